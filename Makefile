@@ -1,0 +1,305 @@
+# Copyright (c) 2026 The dendrite authors. MIT licence, see LICENSE.
+#
+# Everything that is built goes to build/, except dendrite.h, which is generated from src/ and committed.
+# `make` alone lists the targets and the variables.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+# ---- variables for the command line -------------------------------------------------------------
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
+CFLAGS ?= -O2 -g
+PYTHON ?= python3
+SMOLLM2 := models/SmolLM2-135M-Instruct.Q4_1.gguf
+QWEN05  := models/Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf
+MODEL  ?= $(SMOLLM2)
+OUT    ?=
+N      ?=
+PEERS  ?=
+
+# The checks that name both compilers use these.
+GCC     ?= gcc
+GXX     ?= $(CXX)
+CLANG   ?= clang
+CLANGXX ?= clang++
+
+# ---- flags --------------------------------------------------------------------------------------
+
+STD      := -std=c99
+WARN_CXX := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wundef -Wcast-qual -Wdouble-promotion \
+            -Wvla -Werror
+WARN     := $(WARN_CXX) -Wstrict-prototypes
+INCLUDE  := -I.
+LIBS     := -lm -lpthread
+ASAN     := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+TSAN     := -fsanitize=thread -fno-omit-frame-pointer
+
+# ---- files --------------------------------------------------------------------------------------
+
+ROOMS    := $(sort $(wildcard src/*/*.h src/*/*.c))
+TESTS    := $(wildcard tests/*.c tests/*.h fuzz/*.c fuzz/*.h)
+EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
+BENCHES  := $(patsubst bench/%.c,%,$(wildcard bench/*.c))
+FUZZERS  := $(patsubst fuzz/%.c,%,$(wildcard fuzz/*.c))
+
+# bench/fork.c and bench/bench_fork.c both become build/bench_fork; fuzz/ likewise.
+bench_binary = build/bench_$(patsubst bench_%,%,$(1))
+fuzz_binary  = build/fuzz_$(patsubst fuzz_%,%,$(1))
+
+build build/check build/goldens:
+	@mkdir -p $@
+
+# ---- help ---------------------------------------------------------------------------------------
+
+.PHONY: help
+help: ## this list
+	@printf 'Targets\n'
+	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 18
+	@printf 'Variables\n'
+	@printf '  CC=%s CXX=%s CFLAGS="%s" PYTHON=%s\n' '$(CC)' '$(CXX)' '$(CFLAGS)' '$(PYTHON)'
+	@printf '  MODEL=%s  (the GGUF file for run, hello and bench-fork)\n' '$(MODEL)'
+	@printf '  OUT=file.json  (bench-fork: where the result goes)\n'
+	@printf '  N=number       (bench-fork: how many forks; fuzz-run: seconds for each target)\n'
+	@printf '  PEERS=folder   (bench-fork: builds of other engines to measure beside dendrite)\n'
+
+# ---- the header ---------------------------------------------------------------------------------
+
+dendrite.h: $(ROOMS) tools/amalgamate.py LICENSE
+	$(PYTHON) tools/amalgamate.py -o $@
+
+.PHONY: header dev
+header: dendrite.h ## generate dendrite.h from src/
+
+dev: | build ## generate build/dendrite_dev.c, which includes the rooms one by one (for editors and gdb)
+	$(PYTHON) tools/amalgamate.py --dev build/dendrite_dev.c
+
+# The comparison comes first and outside of make's dependencies, or else make would mend what is to be checked.
+.PHONY: check-header
+check-header: ## compare dendrite.h with src/, and compile it in every supported way
+	$(PYTHON) tools/amalgamate.py --check
+	@$(MAKE) --no-print-directory check-compile
+
+# Each compilation is a file build/check/NAME.ok, so that `make -j` spreads them and a second run is short.
+C_COMPILERS   := gcc clang
+CXX_COMPILERS := gxx clangxx
+tool_gcc      := $(GCC)
+tool_clang    := $(CLANG)
+tool_gxx      := $(GXX)
+tool_clangxx  := $(CLANGXX)
+SWITCHES      := $(shell sed -n 's,^/\* switch: \(DEND_NO_[A-Z0-9_]*\) .*,\1,p' $(wildcard src/00_front/*.h))
+
+CHECKS := $(foreach c,$(C_COMPILERS),decl-c99-$(c) impl-c99-$(c) impl-c11-$(c) stdio-first-$(c) static-$(c) \
+              two-units-$(c) $(foreach s,$(SWITCHES),without-$(s)-$(c))) \
+          $(foreach c,$(CXX_COMPILERS),decl-cxx11-$(c) impl-cxx11-$(c))
+
+.PHONY: check-compile
+check-compile: $(CHECKS:%=build/check/%.ok)
+	@printf 'check-header: %d compilations passed\n' $(words $(CHECKS))
+
+build/check/decl.c: | build/check
+	@printf '#include <stdio.h>\n#include "dendrite.h"\nint main(void);\nint main(void) { return dend_version() == 0; }\n' > $@
+
+build/check/stdio_first.c: | build/check
+	@printf '#include <stdio.h>\n#include "dendrite.h"\n#define DENDRITE_IMPLEMENTATION\n#include "dendrite.h"\n' > $@
+
+build/check/static.c: | build/check
+	@printf '#define DEND_STATIC\n#define DENDRITE_IMPLEMENTATION\n#include "dendrite.h"\n' > $@
+	@printf 'int main(void) { return dend_version() == 0; }\n' >> $@
+
+# Names every public function, so that one that is declared but not defined does not link.
+build/check/user.c: dendrite.h | build/check
+	@printf '#include <stdio.h>\n#include "dendrite.h"\ntypedef void (*any_function)(void);\n' > $@
+	@printf 'static const any_function all[] = {\n' >> $@
+	@sed -n '/^#endif .* DENDRITE_H /q; s/^DEND_API [^(]*\b\(dend_[a-z0-9_]*\)(.*/    (any_function)\1,/p' dendrite.h >> $@
+	@printf '};\nint main(void) {\n    printf("two units: %%u public functions linked\\n", (unsigned)(sizeof all / sizeof all[0]));\n' >> $@
+	@printf '    return dend_version() == 0 || all[0] == 0;\n}\n' >> $@
+
+CHECKED = dendrite.h dendrite.c Makefile
+QUIET_OK = @touch $@
+
+build/check/decl-c99-%.ok: build/check/decl.c $(CHECKED)
+	$(tool_$*) -std=c99 -O1 $(WARN) $(INCLUDE) -c -o build/check/decl-c99-$*.o $<
+	$(QUIET_OK)
+
+build/check/decl-cxx11-%.ok: build/check/decl.c $(CHECKED)
+	$(tool_$*) -x c++ -std=c++11 -O1 $(WARN_CXX) $(INCLUDE) -c -o build/check/decl-cxx11-$*.o $<
+	$(QUIET_OK)
+
+build/check/impl-c99-%.ok: $(CHECKED) | build/check
+	$(tool_$*) -std=c99 -O2 $(WARN) -c -o build/check/impl-c99-$*.o dendrite.c
+	$(QUIET_OK)
+
+build/check/impl-c11-%.ok: $(CHECKED) | build/check
+	$(tool_$*) -std=c11 -O1 $(WARN) -c -o build/check/impl-c11-$*.o dendrite.c
+	$(QUIET_OK)
+
+build/check/impl-cxx11-%.ok: $(CHECKED) | build/check
+	$(tool_$*) -x c++ -std=c++11 -O1 $(WARN_CXX) -c -o build/check/impl-cxx11-$*.o dendrite.c
+	$(QUIET_OK)
+
+build/check/stdio-first-%.ok: build/check/stdio_first.c $(CHECKED)
+	$(tool_$*) -std=c99 -O1 $(WARN) $(INCLUDE) -c -o build/check/stdio-first-$*.o $<
+	$(QUIET_OK)
+
+# A static function that this file does not call is no mistake here.
+build/check/static-%.ok: build/check/static.c $(CHECKED)
+	$(tool_$*) -std=c99 -O1 $(WARN) -Wno-unused-function $(INCLUDE) -o build/check/static-$* $< $(LIBS)
+	build/check/static-$*
+	$(QUIET_OK)
+
+build/check/two-units-%.ok: build/check/user.c build/check/impl-c99-%.ok $(CHECKED)
+	$(tool_$*) -std=c99 -O1 $(WARN) $(INCLUDE) -o build/check/two-units-$* $< build/check/impl-c99-$*.o $(LIBS)
+	build/check/two-units-$*
+	$(QUIET_OK)
+
+define without_rule
+build/check/without-$(1)-%.ok: $$(CHECKED) | build/check
+	$$(tool_$$*) -std=c99 -O1 $$(WARN) -D$(1) -c -o build/check/without-$(1)-$$*.o dendrite.c
+	$$(QUIET_OK)
+endef
+$(foreach s,$(SWITCHES),$(eval $(call without_rule,$(s))))
+
+# ---- tests --------------------------------------------------------------------------------------
+
+TEST_INPUTS  = tests/main.c $(TESTS) dendrite.h | build
+TEST_COMPILE = $(STD) $(CFLAGS) $(WARN) $(INCLUDE) -Itests
+
+build/test-gcc: $(TEST_INPUTS)
+	$(GCC) $(TEST_COMPILE) -o $@ tests/main.c -lcmocka $(LIBS)
+
+build/test-clang: $(TEST_INPUTS)
+	$(CLANG) $(TEST_COMPILE) -o $@ tests/main.c -lcmocka $(LIBS)
+
+# Optimisers warn about code that the sanitizers add, so warnings are no errors here.
+build/test-asan: $(TEST_INPUTS)
+	$(CC) $(TEST_COMPILE) -Wno-error $(ASAN) -o $@ tests/main.c -lcmocka $(LIBS)
+
+build/test-tsan: $(TEST_INPUTS)
+	$(CC) $(TEST_COMPILE) -Wno-error $(TSAN) -o $@ tests/main.c -lcmocka $(LIBS)
+
+.PHONY: test test-gcc test-clang test-tools asan tsan
+test: test-gcc test-clang test-tools ## all tests, with gcc and with clang, and those of tools/
+
+test-gcc: build/test-gcc ## tests/main.c built with gcc
+	build/test-gcc
+
+test-clang: build/test-clang ## tests/main.c built with clang
+	build/test-clang
+
+test-tools: ## the tests of the Python tools
+	$(PYTHON) -m unittest discover -s tools
+
+asan: build/test-asan ## the tests under the address and undefined-behaviour sanitizers
+	UBSAN_OPTIONS=print_stacktrace=1 build/test-asan
+
+tsan: build/test-tsan ## the tests under the thread sanitizer
+	TSAN_OPTIONS=halt_on_error=1 build/test-tsan
+
+# ---- fuzzing ------------------------------------------------------------------------------------
+
+define fuzz_rule
+$(call fuzz_binary,$(1)): fuzz/$(1).c $(wildcard fuzz/*.h) dendrite.h | build
+	$$(CLANG) $$(STD) -O1 -g $$(WARN) $$(INCLUDE) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $$@ $$< $$(LIBS)
+endef
+$(foreach f,$(FUZZERS),$(eval $(call fuzz_rule,$(f))))
+
+.PHONY: fuzz fuzz-run
+fuzz: $(foreach f,$(FUZZERS),$(call fuzz_binary,$(f))) ## build the libFuzzer targets: build/fuzz_NAME (needs clang)
+
+fuzz-run: fuzz ## run each fuzz target on its corpus for N seconds (10)
+	@for target in $(foreach f,$(FUZZERS),$(call fuzz_binary,$(f))); do \
+	    name=$${target#build/fuzz_}; mkdir -p build/corpus/$$name; \
+	    seeds=; if [ -d fuzz/corpus/$$name ]; then seeds=fuzz/corpus/$$name; fi; \
+	    echo "$$target"; \
+	    $$target -max_total_time=$(or $(N),10) -rss_limit_mb=4096 -print_final_stats=0 -verbosity=0 \
+	        -artifact_prefix=build/corpus/$$name- build/corpus/$$name $$seeds; \
+	done
+
+# ---- models, examples, benchmarks ---------------------------------------------------------------
+
+$(SMOLLM2):
+	$(PYTHON) tools/fetch_model.py smollm2
+
+.PHONY: model models
+model: ## fetch the small test model (89 MiB) into models/
+	$(PYTHON) tools/fetch_model.py smollm2
+
+models: ## fetch all test models (1.6 GiB) into models/
+	$(PYTHON) tools/fetch_model.py --all
+
+build/dendrite.o: dendrite.c dendrite.h | build
+	$(CC) $(STD) $(CFLAGS) $(WARN) -c -o $@ $<
+
+define example_rule
+build/$(1): examples/$(1).c build/dendrite.o dendrite.h | build
+	$$(CC) $$(STD) $$(CFLAGS) $$(WARN) $$(INCLUDE) -o $$@ $$< build/dendrite.o $$(LIBS)
+endef
+$(foreach e,$(EXAMPLES),$(eval $(call example_rule,$(e))))
+
+define bench_rule
+$(call bench_binary,$(1)): bench/$(1).c $(wildcard bench/*.h) build/dendrite.o dendrite.h | build
+	$$(CC) $$(STD) $$(CFLAGS) $$(WARN) $$(INCLUDE) -o $$@ $$< build/dendrite.o $$(LIBS)
+endef
+$(foreach b,$(BENCHES),$(eval $(call bench_rule,$(b))))
+
+.PHONY: examples benches run hello bench-fork
+examples: $(EXAMPLES:%=build/%) ## build every file of examples/
+
+benches: $(foreach b,$(BENCHES),$(call bench_binary,$(b))) ## build every file of bench/
+
+run: build/fork $(MODEL) ## fork one prompt into several continuations (fetches the small model if need be)
+	build/fork -m "$(MODEL)"
+
+hello: build/hello $(MODEL) ## the shortest whole program
+	build/hello "$(MODEL)"
+
+bench-fork: build/bench_fork $(MODEL) ## time and memory of forks; OUT, N and PEERS apply
+	build/bench_fork "$(MODEL)" $(if $(N),-n $(N)) $(if $(OUT),-o "$(OUT)") $(if $(PEERS),-p "$(PEERS)")
+
+# ---- goldens ------------------------------------------------------------------------------------
+
+GOLDEN_PYTHON := build/goldens/venv/bin/python
+
+build/goldens/venv.ok: tools/goldens/requirements.txt | build/goldens
+	$(PYTHON) -m venv build/goldens/venv
+	$(GOLDEN_PYTHON) -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# Each script says at its top what it writes. They need both smaller models, and minutes: one of the packages is
+# compiled from source.
+.PHONY: goldens
+goldens: build/goldens/venv.ok ## make tests/golden anew with tools/goldens (packages: tools/goldens/requirements.txt)
+	$(PYTHON) tools/fetch_model.py smollm2 qwen05
+	$(GOLDEN_PYTHON) tools/goldens/unicode_tables.py > build/goldens/unicode_tables.inc
+	$(GOLDEN_PYTHON) tools/goldens/quant_blocks.py
+	$(GOLDEN_PYTHON) tools/goldens/tiny_models.py
+	$(GOLDEN_PYTHON) tools/goldens/tokenizer.py $(SMOLLM2) $(QWEN05)
+	$(GOLDEN_PYTHON) tools/goldens/model_goldens.py $(SMOLLM2) tests/golden/model_smollm2.bin
+	$(GOLDEN_PYTHON) tools/goldens/model_goldens.py $(QWEN05) tests/golden/model_qwen05.bin
+
+# ---- housekeeping -------------------------------------------------------------------------------
+
+OURS = $(ROOMS) $(TESTS) $(wildcard examples/*.c bench/*.c bench/*.h) dendrite.c
+
+.PHONY: format lint clean
+format: ## clang-format for all C files of ours
+	clang-format -i $(OURS)
+
+lint: dendrite.h ## cppcheck, and clang-tidy where it is installed
+	cppcheck --quiet --std=c99 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 dendrite.c
+	@if command -v clang-tidy > /dev/null; then \
+	    clang-tidy --quiet --checks='-*,clang-analyzer-*,-clang-analyzer-security.insecureAPI.*' dendrite.c -- $(STD); \
+	else echo 'lint: clang-tidy is not installed, left out'; fi
+
+clean: ## remove build/
+	rm -rf build

@@ -1,0 +1,365 @@
+/* ==========================================================================
+ * >>00.03 API: everything public
+ * ==========================================================================
+ * Conventions.  Every function that can fail returns a dend_status: 0 is
+ * success, negative is an error after which nothing has changed, positive is
+ * news (DEND_PENDING, DEND_END). Sizes are size_t, counts uint32_t, tokens
+ * int32_t. A NULL or zeroed description means defaults. Handles (dend_seq)
+ * are values; a handle used after its drop gives DEND_ERR_STALE.
+ *
+ * Threads.  A dend_model is immutable and may be shared by engines and
+ * threads. An engine serves one caller at a time.
+ * ======================================================================== */
+
+/* --------------------------------------------------------------------------
+ * Status, errors, memory
+ * ------------------------------------------------------------------------ */
+
+/* The one table of statuses: name, value, text. */
+#define DEND_STATUS_TABLE(X)                                                                     \
+    X(DEND_OK, 0, "ok")                                                                          \
+    X(DEND_PENDING, 1, "work is left: call again")                                               \
+    X(DEND_END, 2, "the sequence has ended")                                                     \
+    X(DEND_ERR_ARGUMENT, -1, "invalid argument")                                                 \
+    X(DEND_ERR_MEMORY, -2, "out of memory")                                                      \
+    X(DEND_ERR_IO, -3, "file cannot be read")                                                    \
+    X(DEND_ERR_FORMAT, -4, "malformed file")                                                     \
+    X(DEND_ERR_UNSUPPORTED, -5, "valid, but not supported")                                      \
+    X(DEND_ERR_STALE, -6, "handle of a dropped sequence")                                        \
+    X(DEND_ERR_NO_BLOCKS, -7, "out of KV blocks")                                                \
+    X(DEND_ERR_NO_SEQUENCES, -8, "out of sequence slots")                                        \
+    X(DEND_ERR_CONTEXT_FULL, -9, "the sequence would exceed its context")                        \
+    X(DEND_ERR_NO_LOGITS, -10, "no logits: step first, or enlarge the logits pool")              \
+    X(DEND_ERR_TOKEN, -11, "token id out of range")                                              \
+    X(DEND_ERR_WAITING, -12, "the sequence has tokens that no step has processed yet")           \
+    X(DEND_ERR_BUFFER, -13, "buffer too small")                                                  \
+    X(DEND_ERR_THREADS, -14, "threads cannot be started")
+
+typedef enum dend_status {
+#define DEND_STATUS_ENUM(name, value, text) name = value,
+    DEND_STATUS_TABLE(DEND_STATUS_ENUM)
+#undef DEND_STATUS_ENUM
+    DEND_STATUS_FORCE_INT_ = 0x7fffffff
+} dend_status;
+
+/* What went wrong, for calls that load or create. All strings are static. */
+typedef struct dend_error {
+    dend_status status;
+    const char *msg;    /* static text, never NULL after a failure */
+    uint64_t where;     /* byte offset in the file, where there is one, else 0 */
+    uint32_t room_line; /* line of the check in its room, for bug reports */
+} dend_error;
+
+/* Text of a status: "ok", "out of KV blocks", ... Never NULL. */
+DEND_API const char *dend_status_text(dend_status status);
+/* Name of a status: "DEND_OK", ... Never NULL. */
+DEND_API const char *dend_status_name(dend_status status);
+/* "0.1.0" */
+DEND_API const char *dend_version(void);
+
+/* Memory comes from here. Zeroed = malloc/free. `align` is a power of two, at
+ * most 4096; `free` is given the size that `alloc` was asked for. */
+typedef struct dend_allocator {
+    void *(*alloc)(void *user, size_t size, size_t align);
+    void (*free)(void *user, void *p, size_t size);
+    void *user;
+} dend_allocator;
+
+/* Reads n bytes at `offset` into dst; true on success. Used for models that
+ * lie neither in a file nor in memory. */
+typedef struct dend_reader {
+    bool (*read)(void *user, uint64_t offset, void *dst, size_t n);
+    uint64_t size;
+    void *user;
+} dend_reader;
+
+/* Takes n bytes; true on success. */
+typedef struct dend_writer {
+    bool (*write)(void *user, const void *data, size_t n);
+    void *user;
+} dend_writer;
+
+/* The caller's job system. Must run task(ctx, 0) ... task(ctx, n-1), in any
+ * order and on any threads, and return when all have finished. */
+typedef struct dend_jobs {
+    void (*run)(void *user, void (*task)(void *ctx, uint32_t index), void *ctx, uint32_t n_tasks);
+    void *user;
+    uint32_t n_workers; /* how many run at once; a hint for splitting, 0 = 1 */
+} dend_jobs;
+
+/* --------------------------------------------------------------------------
+ * Model
+ * ------------------------------------------------------------------------ */
+
+typedef struct dend_model dend_model;
+
+/* Where a model comes from: exactly one of path, data, reader.read. */
+typedef struct dend_model_desc {
+    uint32_t canary_begin_; /* leave zero */
+    const char *path;       /* GGUF file */
+    const void *data;       /* GGUF bytes; must outlive the call, not the model */
+    size_t data_size;
+    dend_reader reader;
+    bool no_mmap;    /* read the file instead of mapping it (a mapped file that shrinks raises SIGBUS) */
+    bool vocab_only; /* load the tokenizer, no weights */
+    dend_allocator allocator;
+    uint32_t canary_end_; /* leave zero */
+} dend_model_desc;
+
+/* Hyper-parameters and sizes of a loaded model. Strings live with the model. */
+typedef struct dend_model_info {
+    const char *architecture; /* "llama", "qwen2" */
+    const char *name;         /* general.name, or "" */
+    uint32_t n_vocab;         /* V */
+    uint32_t n_layers;        /* L */
+    uint32_t n_embd;          /* D */
+    uint32_t n_heads;         /* H */
+    uint32_t n_kv_heads;      /* G */
+    uint32_t head_dim;        /* d */
+    uint32_t n_ff;            /* F */
+    uint32_t n_ctx_train;     /* context that it was trained for */
+    int32_t bos, eos, eot;    /* -1 where the model has none */
+    bool add_bos;             /* prompts begin with bos */
+    bool has_weights;
+    uint64_t n_params;
+    uint64_t weight_bytes; /* as held in memory */
+} dend_model_info;
+
+/* Loads and validates a model. A model that exists is valid.
+ * Params: err may be NULL.  Returns: OK; ARGUMENT, IO, FORMAT, UNSUPPORTED, MEMORY.
+ * Owns: *out, free with dend_model_free.  Cost: reads the file once. */
+DEND_API dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err);
+/* NULL is fine. No engine may use the model any more. */
+DEND_API void dend_model_free(dend_model *model);
+DEND_API void dend_model_get_info(const dend_model *model, dend_model_info *out);
+
+/* --------------------------------------------------------------------------
+ * Tokens
+ * ------------------------------------------------------------------------ */
+
+enum {
+    DEND_TOKENIZE_SPECIAL = 1, /* texts of special tokens in the input become those tokens */
+    DEND_TOKENIZE_ADD_BOS = 2  /* begin with bos where the model wants that */
+};
+
+/* Splits text (any bytes; need not be valid UTF-8 nor end in 0) into tokens.
+ * Params: out may be NULL when cap is 0; *n_out is always the number needed.
+ * Returns: OK; BUFFER when cap is too small (out then holds nothing of use);
+ *          MEMORY; UNSUPPORTED when the model carries no tokenizer.
+ * Cost: O(n log n) for words of length n.  Threads: any number at once. */
+DEND_API dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,
+                                   int32_t *out, size_t cap, size_t *n_out);
+/* The bytes of one token, not 0-terminated; they live with the model.
+ * Control tokens (bos, eos, ...) have none: length 0. NULL for ids out of range.
+ * n_bytes may be NULL (the bytes are followed by a 0 all the same). */
+DEND_API const char *dend_token_bytes(const dend_model *model, int32_t token, size_t *n_bytes);
+/* As dend_token_bytes, but with the text of control tokens ("<|im_end|>"). */
+DEND_API const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes);
+/* True for tokens after which generation stops (eos, eot and their kin). */
+DEND_API bool dend_token_is_end(const dend_model *model, int32_t token);
+
+/* --------------------------------------------------------------------------
+ * Engine
+ * ------------------------------------------------------------------------ */
+
+typedef struct dend_engine dend_engine;
+
+typedef enum dend_kv_type {
+    DEND_KV_DEFAULT = 0, /* f16 */
+    DEND_KV_F32,
+    DEND_KV_F16,
+    DEND_KV_Q8_0
+} dend_kv_type;
+
+typedef enum dend_isa {
+    DEND_ISA_DEFAULT = 0, /* the best that this processor has */
+    DEND_ISA_SCALAR,
+    DEND_ISA_AVX2,
+    DEND_ISA_AVX512 /* with VNNI */
+} dend_isa;
+
+typedef struct dend_engine_desc {
+    uint32_t canary_begin_; /* leave zero */
+    const dend_model *model;
+    uint32_t n_ctx;          /* most tokens of one sequence; 0 = min(4096, what the model was trained for) */
+    uint32_t n_seqs;         /* live sequences at most; 0 = 64 */
+    uint32_t n_blocks;       /* KV blocks; 0 = room for 2 * n_ctx tokens and one block more a sequence */
+    uint32_t block_tokens;   /* P, a multiple of 16; 0 = 16 */
+    dend_kv_type kv_type;    /* how K and V are stored */
+    uint32_t n_batch;        /* rows of one forward pass at most; 0 = 256 */
+    uint32_t n_logits;       /* sequences that can hold logits at once; 0 = min(n_seqs, 64) */
+    uint32_t n_tree_rows;    /* rows of all token trees of one call at most; 0 = 64 */
+    uint32_t n_threads;      /* 0 = one a physical core that the process may use */
+    dend_isa isa;            /* UNSUPPORTED where this processor lacks it */
+    uint64_t seed;           /* root of all random streams */
+    uint32_t release_budget; /* leaves (512 tokens) released by one drop or step; 0 = 64 */
+    dend_jobs jobs;          /* the caller's job system instead of own threads */
+    dend_allocator allocator;
+    uint32_t canary_end_; /* leave zero */
+} dend_engine_desc;
+
+/* Bytes that an engine of this description will hold. */
+typedef struct dend_plan_info {
+    uint64_t weight_bytes;  /* of the model, which engines share */
+    uint64_t kv_bytes;      /* block pool */
+    uint64_t table_bytes;   /* block tables, records, handles */
+    uint64_t scratch_bytes; /* activations, logits, threads */
+    uint64_t total_bytes;   /* all but the weights: exactly what create asks the allocator for */
+    uint64_t block_bytes;   /* of one block of every layer group */
+    uint32_t n_blocks;
+    uint32_t block_tokens;
+} dend_plan_info;
+
+/* Fills in every default of *desc, in place. What create does first. */
+DEND_API dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *err);
+DEND_API dend_status dend_plan(const dend_engine_desc *desc, dend_plan_info *out, dend_error *err);
+/* Owns: *out, free with dend_engine_free. The model must outlive the engine. */
+DEND_API dend_status dend_engine_create(const dend_engine_desc *desc, dend_engine **out, dend_error *err);
+DEND_API void dend_engine_free(dend_engine *engine);
+
+/* What is in use now. */
+typedef struct dend_engine_stats {
+    uint32_t n_blocks, n_blocks_free; /* free includes releases that are still deferred where known */
+    uint32_t n_seqs, n_seqs_free;
+    uint32_t n_logits, n_logits_free;
+    uint32_t n_waiting;       /* tokens that wait for a step */
+    uint64_t n_forks, n_rows; /* since creation */
+    uint64_t n_block_copies;  /* tails copied by the first append after a fork */
+    const char *isa;          /* "scalar", "avx2", "avx512" */
+    uint32_t n_threads;
+} dend_engine_stats;
+DEND_API void dend_engine_get_stats(const dend_engine *engine, dend_engine_stats *out);
+
+/* --------------------------------------------------------------------------
+ * Sequences
+ * ------------------------------------------------------------------------ */
+
+/* A sequence by value: slot and generation. Zero is never valid. */
+typedef struct dend_seq {
+    uint32_t slot;
+    uint32_t generation;
+} dend_seq;
+
+enum { DEND_FORK_SAME_STREAM = 1 }; /* the child repeats the parent's random choices */
+
+typedef struct dend_seq_info {
+    uint32_t len_tokens;  /* including waiting ones */
+    uint32_t n_waiting;   /* appended, not yet processed by a step */
+    uint32_t n_blocks;    /* named by its table, shared ones included */
+    uint32_t rewind_min;  /* shortest length that dend_seq_rewind accepts */
+    uint64_t prefix_hash; /* of its tokens */
+    uint64_t stream;      /* its random stream */
+    bool has_logits;
+} dend_seq_info;
+
+/* An empty sequence.  Returns: OK, NO_SEQUENCES.  Cost: O(1). */
+DEND_API dend_status dend_seq_create(dend_engine *engine, dend_seq *out);
+/* A child that shares everything with its parent, waiting tokens and logits
+ * included. Returns: OK, STALE, NO_SEQUENCES.
+ * Cost: O(1), whatever the length, depth and layer count; allocates nothing. */
+DEND_API dend_status dend_seq_fork(dend_engine *engine, dend_seq parent, uint32_t flags, dend_seq *child);
+/* Adds tokens. Their slots are reserved now; dend_step computes them.
+ * Returns: OK, STALE, TOKEN, CONTEXT_FULL, NO_BLOCKS. n may be 0.
+ * Cost: O(n); the first append after a fork copies at most P-1 slots and the
+ * table nodes on one path. */
+DEND_API dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const int32_t *tokens, size_t n);
+/* Tokenizes and appends. bos is added when the sequence is empty and the model
+ * wants it; special-token texts are honoured. n_bytes (size_t)-1 = strlen. */
+DEND_API dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, const char *text, size_t n_bytes,
+                                          uint32_t flags);
+/* Cuts to len_tokens. Logits are gone unless the length is unchanged.
+ * Returns: OK, STALE, ARGUMENT (longer than it is), UNSUPPORTED (below
+ * rewind_min), NO_BLOCKS (no node for the table's copied path). */
+DEND_API dend_status dend_seq_rewind(dend_engine *engine, dend_seq seq, uint32_t len_tokens);
+/* Gives the sequence up; its handle is stale from now on.
+ * Cost: O(release_budget); the rest is released by later calls. */
+DEND_API dend_status dend_seq_drop(dend_engine *engine, dend_seq seq);
+DEND_API dend_status dend_seq_get_info(const dend_engine *engine, dend_seq seq, dend_seq_info *out);
+/* Copies tokens [from, from + n) to out. ARGUMENT when out of range. */
+DEND_API dend_status dend_seq_tokens(const dend_engine *engine, dend_seq seq, uint32_t from, uint32_t n,
+                                     int32_t *out);
+/* Writes the sequence: tokens, KV bytes, random stream; in the byte order of
+ * this machine.  Returns: OK, STALE, IO (the callback failed). */
+DEND_API dend_status dend_seq_save(const dend_engine *engine, dend_seq seq, const dend_writer *to);
+/* A new sequence from saved bytes, in an engine of the same model shape, block
+ * size and KV type. Its logits come with the next step.
+ * Returns: OK; FORMAT (damaged, or of another shape), CONTEXT_FULL, NO_BLOCKS,
+ * NO_SEQUENCES. */
+DEND_API dend_status dend_seq_load(dend_engine *engine, const dend_reader *from, dend_seq *out);
+DEND_API dend_status dend_seq_set_stream(dend_engine *engine, dend_seq seq, uint64_t stream);
+DEND_API dend_status dend_seq_set_user(dend_engine *engine, dend_seq seq, void *user);
+DEND_API void *dend_seq_user(const dend_engine *engine, dend_seq seq);
+
+/* --------------------------------------------------------------------------
+ * Steps, logits, sampling
+ * ------------------------------------------------------------------------ */
+
+/* Processes waiting tokens of all sequences, batch by batch, until none is
+ * left or budget_us microseconds have passed (0 = no limit; checked between
+ * batches). The last token of each sequence leaves its logits.
+ * Returns: OK when nothing waits, PENDING when the budget ran out, NO_LOGITS
+ * when every logits row is held by other sequences. */
+DEND_API dend_status dend_step(dend_engine *engine, uint64_t budget_us);
+/* Next-token logits [V] of a sequence; valid until it, or its last sharer,
+ * changes. Returns: OK, STALE, WAITING, NO_LOGITS. */
+DEND_API dend_status dend_seq_logits(const dend_engine *engine, dend_seq seq, const float **out);
+/* Frees the sequence's logits row for others. */
+DEND_API dend_status dend_seq_release_logits(dend_engine *engine, dend_seq seq);
+/* Asks for logits again: the next step recomputes the last token's row. */
+DEND_API dend_status dend_seq_want_logits(dend_engine *engine, dend_seq seq);
+
+/* How to choose a token. Zeroed = greedy. The filters act on the model's
+ * distribution at temperature 1, in the order top_k, top_p, min_p; the
+ * temperature then shapes what survives. Ties go to the lower token id. */
+typedef struct dend_sample_params {
+    float temperature; /* 0 = greedy */
+    uint32_t top_k;    /* 0 = off */
+    float top_p;       /* 0 or >= 1 = off */
+    float min_p;       /* 0 = off: else drop tokens below min_p * the best */
+    uint64_t salt;     /* a new salt draws anew at the same position */
+} dend_sample_params;
+
+typedef struct dend_sampled {
+    int32_t token;
+    float logprob; /* under the model's own distribution: temperature 1, no filter */
+} dend_sampled;
+
+/* Chooses a token by keyed Gumbel sampling: argmax of logit / temperature +
+ * gumbel(stream, position, token), an exact draw that depends on nothing else.
+ * Does not append it.  Returns: OK, STALE, WAITING, NO_LOGITS, ARGUMENT. */
+DEND_API dend_status dend_sample(dend_engine *engine, dend_seq seq, const dend_sample_params *params,
+                                 dend_sampled *out);
+/* The same on the caller's own logits [n]; scratch holds n uint32_t. */
+DEND_API dend_status dend_sample_logits(const float *logits, uint32_t n, const dend_sample_params *params,
+                                        uint64_t stream, uint64_t position, uint32_t *scratch,
+                                        dend_sampled *out);
+/* Step, sample, append: the next token of one sequence. params NULL = greedy.
+ * Returns: OK; END for an end token, which is reported and not appended;
+ * errors of its three parts. */
+DEND_API dend_status dend_next(dend_engine *engine, dend_seq seq, const dend_sample_params *params,
+                               int32_t *token);
+
+/* --------------------------------------------------------------------------
+ * Token trees: draft rows that see their ancestors and not their siblings
+ * ------------------------------------------------------------------------ */
+
+/* Row r holds tokens[r] and follows row parents[r] < r; -1 = the end of seq. */
+typedef struct dend_tree {
+    dend_seq seq;
+    uint32_t n_rows;
+    const int32_t *tokens;
+    const int32_t *parents;
+} dend_tree;
+
+/* Runs all rows of all trees in one pass, beside the committed cache: no
+ * sequence changes. Results hold until the next dend_tree_eval.
+ * Returns: OK, STALE, WAITING, TOKEN, CONTEXT_FULL, ARGUMENT (bad parents, two
+ * trees of one sequence, more than n_tree_rows rows). */
+DEND_API dend_status dend_tree_eval(dend_engine *engine, const dend_tree *trees, uint32_t n_trees);
+/* Logits [V] after row `row` of tree `tree` of the last dend_tree_eval; NULL when there is none. */
+DEND_API const float *dend_tree_logits(const dend_engine *engine, uint32_t tree, uint32_t row);
+/* Appends the path from the root to `row`, its KV and logits, to the tree's
+ * sequence: the same state as appending and stepping those tokens. Once a
+ * tree, and only while its sequence is as it was.
+ * Returns: OK, STALE, ARGUMENT, NO_BLOCKS. */
+DEND_API dend_status dend_tree_accept(dend_engine *engine, uint32_t tree, uint32_t row);

@@ -1,0 +1,282 @@
+/* ==========================================================================
+ * >>01.02 PLATFORM: files, clock, processor, atomics
+ * ==========================================================================
+ * Everything that differs between systems, and nothing else. POSIX is the
+ * first-class citizen; elsewhere files are read through stdio and the clock
+ * is the C library's. No later room asks which system it runs on.
+ *
+ * A dendp_file is a range of bytes: mapped, read whole into memory, given by
+ * the caller, or behind the caller's read callback. A mapped file that
+ * somebody truncates raises SIGBUS on access, which no library can turn into
+ * an error; dend_model_desc.no_mmap avoids it.
+ * ======================================================================== */
+
+#include <stdio.h>
+#include <time.h>
+
+#if defined(__unix__) || defined(__APPLE__)
+#define DENDP_POSIX 1
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+#else
+#define DENDP_POSIX 0
+#endif
+
+#if defined(__linux__) && defined(_GNU_SOURCE)
+#include <sched.h>
+#endif
+
+#if (defined(__x86_64__) || defined(__i386__)) && !defined(DEND_NO_SIMD)
+#define DENDP_X86 1
+#include <cpuid.h>
+#include <immintrin.h>
+#else
+#define DENDP_X86 0
+#endif
+
+/* -- atomics (GCC and Clang builtins, so that C99 and C++11 see the same) -- */
+
+static uint32_t dendp_atomic_load(const uint32_t *p) {
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+
+static void dendp_atomic_store(uint32_t *p, uint32_t v) {
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+
+/* Adds and returns the value before. */
+static uint32_t dendp_atomic_add(uint32_t *p, uint32_t v) {
+    return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+
+/* A hint to the processor that this is a spin loop. */
+static void dendp_pause(void) {
+#if DENDP_X86
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* -- clock ---------------------------------------------------------------- */
+
+/* Nanoseconds from some fixed moment; never runs backwards where the system can promise it. */
+static uint64_t dendp_now_ns(void) {
+#if defined(CLOCK_MONOTONIC)
+    struct timespec t;
+    if (clock_gettime(CLOCK_MONOTONIC, &t) == 0) {
+        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    }
+#endif
+    return (uint64_t)clock() * (uint64_t)(1000000000 / CLOCKS_PER_SEC);
+}
+
+/* -- processor ------------------------------------------------------------ */
+
+/* Bits of dendp_cpu_features. */
+enum { DENDP_CPU_AVX2 = 1, DENDP_CPU_AVX512 = 2 };
+
+/* What this processor and its operating system offer: AVX2 means AVX2 with
+ * FMA and F16C; AVX512 means F, BW, VL, DQ and VNNI on top of that. */
+static uint32_t dendp_cpu_features(void) {
+    uint32_t found = 0;
+#if DENDP_X86
+    unsigned a, b, c, d, xcr0 = 0, top;
+    top = (unsigned)__get_cpuid_max(0, NULL);
+    if (top < 7 || !__get_cpuid(1, &a, &b, &c, &d)) {
+        return 0;
+    }
+    if (c & (1u << 27)) { /* OSXSAVE: the system saves what xcr0 says */
+        unsigned hi;
+        __asm__ __volatile__("xgetbv" : "=a"(xcr0), "=d"(hi) : "c"(0));
+        (void)hi;
+    }
+    if ((xcr0 & 6u) == 6u && (c & (1u << 28)) && (c & (1u << 12)) && (c & (1u << 29))) {
+        __cpuid_count(7, 0, a, b, c, d);
+        if (b & (1u << 5)) {
+            found |= DENDP_CPU_AVX2;
+        }
+        if ((found & DENDP_CPU_AVX2) && (xcr0 & 0xe6u) == 0xe6u && (b & (1u << 16)) && (b & (1u << 17)) &&
+            (b & (1u << 30)) && (b & (1u << 31)) && (c & (1u << 11))) {
+            found |= DENDP_CPU_AVX512;
+        }
+    }
+#endif
+    return found;
+}
+
+/* Processors that this process may use, at least 1: the affinity mask, cut by
+ * a cgroup quota where one is set. */
+static uint32_t dendp_cpu_count(void) {
+    long n = 1;
+#if DENDP_POSIX && defined(_SC_NPROCESSORS_ONLN)
+    n = sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+#if defined(__linux__) && defined(_GNU_SOURCE) && defined(CPU_COUNT)
+    {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
+            n = CPU_COUNT(&set);
+        }
+    }
+#endif
+#if defined(__linux__)
+    {
+        FILE *f = fopen("/sys/fs/cgroup/cpu.max", "rb"); /* cgroup v2: "quota period" or "max period" */
+        long quota, period;
+        if (f) {
+            if (fscanf(f, "%ld %ld", &quota, &period) == 2 && quota > 0 && period > 0) {
+                long cap = (quota + period - 1) / period;
+                n = cap < n ? cap : n;
+            }
+            fclose(f);
+        }
+    }
+#endif
+    return n < 1 ? 1u : n > 1024 ? 1024u : (uint32_t)n;
+}
+
+/* -- files ---------------------------------------------------------------- */
+
+typedef struct dendp_file {
+    const unsigned char *data; /* all bytes, or NULL when there is only the reader */
+    uint64_t size;
+    dend_reader reader;
+    dend_allocator allocator;
+    bool mapped, owned;
+} dendp_file;
+
+static void dendp_file_close(dendp_file *file) {
+#if DENDP_POSIX && !defined(DEND_NO_MMAP)
+    if (file->mapped && file->data) {
+        union {
+            const unsigned char *from;
+            void *to;
+        } p;
+        p.from = file->data;
+        munmap(p.to, (size_t)file->size);
+    }
+#endif
+    if (file->owned && file->data) {
+        union {
+            const unsigned char *from;
+            void *to;
+        } p;
+        p.from = file->data;
+        dendp_free(&file->allocator, p.to, file->size);
+    }
+    memset(file, 0, sizeof *file);
+}
+
+#if DENDP_POSIX
+/* Reads [0, size) of a descriptor. */
+static bool dendp_fd_read_all(int fd, unsigned char *dst, uint64_t size) {
+    uint64_t done = 0;
+    while (done < size) {
+        uint64_t want = size - done > (1u << 30) ? (1u << 30) : size - done;
+        ssize_t got = read(fd, dst + done, (size_t)want);
+        if (got <= 0) {
+            return false;
+        }
+        done += (uint64_t)got;
+    }
+    return true;
+}
+#endif
+
+/* Opens `path`, mapped if it can be and `use_mmap`, else read whole.
+ * IO when it cannot be opened or read, or is no regular file; FORMAT when empty. */
+static dend_status dendp_file_open(dendp_file *file, const char *path, bool use_mmap,
+                                   const dend_allocator *allocator, dend_error *err) {
+    dend_status status = DEND_OK;
+    unsigned char *data = NULL;
+    memset(file, 0, sizeof *file);
+    file->allocator = *allocator;
+#if DENDP_POSIX
+    {
+        struct stat st;
+        int fd = open(path, O_RDONLY);
+        if (fd < 0) {
+            return DENDP_FAIL(err, DEND_ERR_IO, "file cannot be opened", 0);
+        }
+        if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+            status = DENDP_FAIL(err, DEND_ERR_IO, "not a regular file", 0);
+        } else if (st.st_size <= 0) {
+            status = DENDP_FAIL(err, DEND_ERR_FORMAT, "file is empty", 0);
+        } else if ((uint64_t)st.st_size > SIZE_MAX / 2) {
+            status = DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "file is too large for this system", 0);
+        } else {
+            file->size = (uint64_t)st.st_size;
+#if !defined(DEND_NO_MMAP)
+            if (use_mmap) {
+                void *p = mmap(NULL, (size_t)file->size, PROT_READ, MAP_PRIVATE, fd, 0);
+                if (p != MAP_FAILED) {
+                    file->data = (const unsigned char *)p;
+                    file->mapped = true;
+                }
+            }
+#endif
+            if (!file->data) {
+                data = (unsigned char *)dendp_alloc(allocator, file->size);
+                if (!data) {
+                    status = DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the file", 0);
+                } else if (!dendp_fd_read_all(fd, data, file->size)) {
+                    dendp_free(allocator, data, file->size);
+                    status = DENDP_FAIL(err, DEND_ERR_IO, "file cannot be read", 0);
+                } else {
+                    file->data = data;
+                    file->owned = true;
+                }
+            }
+        }
+        close(fd);
+    }
+#else
+    {
+        FILE *f = fopen(path, "rb");
+        long size = 0;
+        if (!f) {
+            return DENDP_FAIL(err, DEND_ERR_IO, "file cannot be opened", 0);
+        }
+        if (fseek(f, 0, SEEK_END) != 0 || (size = ftell(f)) < 0 || fseek(f, 0, SEEK_SET) != 0) {
+            status = DENDP_FAIL(err, DEND_ERR_IO, "file cannot be read", 0);
+        } else if (size == 0) {
+            status = DENDP_FAIL(err, DEND_ERR_FORMAT, "file is empty", 0);
+        } else {
+            file->size = (uint64_t)size;
+            data = (unsigned char *)dendp_alloc(allocator, file->size);
+            if (!data) {
+                status = DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the file", 0);
+            } else if (fread(data, 1, (size_t)size, f) != (size_t)size) {
+                dendp_free(allocator, data, file->size);
+                status = DENDP_FAIL(err, DEND_ERR_IO, "file cannot be read", 0);
+            } else {
+                file->data = data;
+                file->owned = true;
+            }
+        }
+        fclose(f);
+        (void)use_mmap;
+    }
+#endif
+    if (status != DEND_OK) {
+        memset(file, 0, sizeof *file);
+    }
+    return status;
+}
+
+/* Copies n bytes at `offset`; false when they are not there or the callback fails. */
+static bool dendp_file_read(const dendp_file *file, uint64_t offset, void *dst, uint64_t n) {
+    if (offset > file->size || n > file->size - offset) {
+        return false;
+    }
+    if (file->data) {
+        memcpy(dst, file->data + offset, (size_t)n);
+        return true;
+    }
+    return n == 0 || file->reader.read(file->reader.user, offset, dst, (size_t)n);
+}

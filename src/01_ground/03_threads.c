@@ -1,0 +1,184 @@
+/* ==========================================================================
+ * >>01.03 THREADS: one parallel loop
+ * ==========================================================================
+ * The engine knows one parallel construct: run task(ctx, i) for i = 0 ... n-1
+ * and wait. Nothing that a task computes may depend on which thread runs it
+ * or when, so results are the same for every thread count, and the caller may
+ * put an own job system in our place (dend_jobs).
+ *
+ * Own threads wait in two stages. After a loop they spin for about 100 us,
+ * because the next loop of a step follows within microseconds; then they park
+ * on a condition variable, so that an idle engine costs nothing.
+ *
+ *     generation  odd steps of a counter: a new value means a new loop
+ *     next        the next task to claim       done  workers that finished
+ *
+ * Tasks are claimed one at a time with an atomic add.
+ * ======================================================================== */
+
+#if !defined(DEND_NO_THREADS) && DENDP_POSIX
+#define DENDP_THREADS 1
+#include <pthread.h>
+#else
+#define DENDP_THREADS 0
+#endif
+
+typedef void (*dendp_task)(void *ctx, uint32_t index);
+
+#define DENDP_MAX_THREADS 256
+#define DENDP_SPINS 4000 /* pauses of about 25 ns before a worker parks */
+
+typedef struct dendp_pool {
+    dend_jobs jobs; /* jobs.run set: the caller's job system does it all */
+    uint32_t n_threads;
+    dendp_task task;
+    void *ctx;
+    uint32_t n_tasks;
+    /* Each of these is written by many threads: a line of its own. */
+    uint32_t next, pad0_[15];
+    uint32_t generation, pad1_[15];
+    uint32_t done, pad2_[15];
+    uint32_t n_parked, stop;
+#if DENDP_THREADS
+    uint32_t n_started;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    pthread_t threads[DENDP_MAX_THREADS];
+#endif
+} dendp_pool;
+
+/* Claims and runs tasks until none is left. */
+static void dendp_pool_work(dendp_pool *pool) {
+    for (;;) {
+        uint32_t i = dendp_atomic_add(&pool->next, 1);
+        if (i >= pool->n_tasks) {
+            return;
+        }
+        pool->task(pool->ctx, i);
+    }
+}
+
+#if DENDP_THREADS
+static void *dendp_pool_main(void *arg) {
+    dendp_pool *pool = (dendp_pool *)arg;
+    uint32_t seen = 0;
+    for (;;) {
+        uint32_t spins = 0;
+        while (dendp_atomic_load(&pool->generation) == seen) {
+            if (++spins < DENDP_SPINS) {
+                dendp_pause();
+                continue;
+            }
+            pthread_mutex_lock(&pool->mutex);
+            pool->n_parked++;
+            while (dendp_atomic_load(&pool->generation) == seen) {
+                pthread_cond_wait(&pool->wake, &pool->mutex);
+            }
+            pool->n_parked--;
+            pthread_mutex_unlock(&pool->mutex);
+        }
+        seen = dendp_atomic_load(&pool->generation);
+        if (dendp_atomic_load(&pool->stop)) {
+            return NULL;
+        }
+        dendp_pool_work(pool);
+        dendp_atomic_add(&pool->done, 1);
+    }
+}
+
+/* Starts a new generation and wakes whoever is parked. */
+static void dendp_pool_signal(dendp_pool *pool) {
+    dendp_atomic_add(&pool->generation, 1);
+    pthread_mutex_lock(&pool->mutex);
+    if (pool->n_parked) {
+        pthread_cond_broadcast(&pool->wake);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+#endif
+
+/* Runs task(ctx, 0 ... n_tasks-1) on all threads and waits for all of them. */
+static void dendp_pool_run(dendp_pool *pool, dendp_task task, void *ctx, uint32_t n_tasks) {
+    uint32_t i;
+    if (pool->jobs.run) {
+        if (n_tasks) {
+            pool->jobs.run(pool->jobs.user, task, ctx, n_tasks);
+        }
+        return;
+    }
+#if DENDP_THREADS
+    if (pool->n_started && n_tasks > 1) {
+        pool->task = task;
+        pool->ctx = ctx;
+        pool->n_tasks = n_tasks;
+        dendp_atomic_store(&pool->done, 0);
+        dendp_atomic_store(&pool->next, 0);
+        dendp_pool_signal(pool);
+        dendp_pool_work(pool);
+        while (dendp_atomic_load(&pool->done) != pool->n_started) {
+            dendp_pause();
+        }
+        return;
+    }
+#endif
+    for (i = 0; i < n_tasks; i++) {
+        task(ctx, i);
+    }
+}
+
+static void dendp_pool_close(dendp_pool *pool) {
+#if DENDP_THREADS
+    if (pool->n_started) {
+        uint32_t i;
+        dendp_atomic_store(&pool->stop, 1);
+        dendp_pool_signal(pool);
+        for (i = 0; i < pool->n_started; i++) {
+            pthread_join(pool->threads[i], NULL);
+        }
+        pool->n_started = 0;
+        pthread_cond_destroy(&pool->wake);
+        pthread_mutex_destroy(&pool->mutex);
+    }
+#else
+    (void)pool;
+#endif
+}
+
+/* Starts n_threads - 1 workers (the caller is one more), or none with a job
+ * hook. THREADS when the system refuses; nothing is left running then. */
+static dend_status dendp_pool_open(dendp_pool *pool, uint32_t n_threads, const dend_jobs *jobs, dend_error *err) {
+    memset(pool, 0, sizeof *pool);
+    pool->n_threads = dendp_max_u32(1, dendp_min_u32(n_threads, DENDP_MAX_THREADS));
+    if (jobs->run) {
+        pool->jobs = *jobs;
+        pool->n_threads = dendp_max_u32(1, jobs->n_workers);
+        return DEND_OK;
+    }
+#if DENDP_THREADS
+    if (pool->n_threads > 1) {
+        if (pthread_mutex_init(&pool->mutex, NULL) != 0) {
+            return DENDP_FAIL(err, DEND_ERR_THREADS, "mutex cannot be created", 0);
+        }
+        if (pthread_cond_init(&pool->wake, NULL) != 0) {
+            pthread_mutex_destroy(&pool->mutex);
+            return DENDP_FAIL(err, DEND_ERR_THREADS, "condition variable cannot be created", 0);
+        }
+        while (pool->n_started < pool->n_threads - 1) {
+            if (pthread_create(&pool->threads[pool->n_started], NULL, dendp_pool_main, pool) != 0) {
+                if (pool->n_started) {
+                    dendp_pool_close(pool);
+                } else {
+                    pthread_cond_destroy(&pool->wake);
+                    pthread_mutex_destroy(&pool->mutex);
+                }
+                return DENDP_FAIL(err, DEND_ERR_THREADS, "thread cannot be started", 0);
+            }
+            pool->n_started++;
+        }
+    }
+#else
+    pool->n_threads = 1;
+    (void)err;
+#endif
+    return DEND_OK;
+}

@@ -1,0 +1,360 @@
+/* ==========================================================================
+ * >>07.01 MODEL: a file becomes weights
+ * ==========================================================================
+ * Loading reads the file's metadata (02.02), the hyper-parameters and the list
+ * of tensors that the family needs (02.04), the tokenizer (02.03), and then
+ * packs every matrix into panels (03.01), the layout that the kernels stream.
+ * After that the file is closed: a model holds its own memory, one block.
+ *
+ *     [ layers ][ vectors: norms, biases ][ panels of all matrices ]
+ *
+ * The layout is one function (dendp_model_place), run once to measure and once
+ * to place. Which tensor goes where is one line for each role.
+ * ======================================================================== */
+
+/* The weights of one layer. Vectors are f32; absent ones are NULL. */
+typedef struct dendp_layer {
+    const float *attn_norm, *ffn_norm;         /* [D] */
+    const float *q_bias, *k_bias, *v_bias;     /* [H*d], [G*d], [G*d] */
+    dendp_panels q, k, v, o;                   /* [H*d][D], [G*d][D], [G*d][D], [D][H*d] */
+    dendp_panels gate, up, down;               /* [F][D], [F][D], [D][F] */
+} dendp_layer;
+
+struct dend_model {
+    dend_allocator allocator;
+    dendp_config config;
+    bool has_weights, has_tokenizer;
+    dendp_tokenizer tokenizer;
+    char name[128], architecture[32];
+    uint64_t n_params;
+    void *memory; /* layers, vectors, panels */
+    uint64_t memory_bytes;
+    dendp_layer *layers;     /* [L] */
+    const float *out_norm;   /* [D] */
+    const float *rope_freqs; /* [n_rot/2] divisors, or NULL */
+    dendp_panels embd, head; /* [V][D]; equal when the head is tied */
+};
+
+/* Where the model keeps the vector of a role, or NULL for matrices. */
+static const float **dendp_model_vector(dend_model *m, dendp_tensor_role role, uint32_t layer) {
+    dendp_layer *l = m->layers ? &m->layers[layer] : NULL;
+    switch (role) {
+    case DENDP_TENSOR_OUT_NORM:
+        return &m->out_norm;
+    case DENDP_TENSOR_ROPE_FREQS:
+        return &m->rope_freqs;
+    case DENDP_TENSOR_ATTN_NORM:
+        return l ? &l->attn_norm : NULL;
+    case DENDP_TENSOR_FFN_NORM:
+        return l ? &l->ffn_norm : NULL;
+    case DENDP_TENSOR_Q_BIAS:
+        return l ? &l->q_bias : NULL;
+    case DENDP_TENSOR_K_BIAS:
+        return l ? &l->k_bias : NULL;
+    case DENDP_TENSOR_V_BIAS:
+        return l ? &l->v_bias : NULL;
+    default:
+        return NULL;
+    }
+}
+
+/* Where it keeps the matrix of a role, or NULL for vectors. */
+static dendp_panels *dendp_model_matrix(dend_model *m, dendp_tensor_role role, uint32_t layer) {
+    dendp_layer *l = m->layers ? &m->layers[layer] : NULL;
+    switch (role) {
+    case DENDP_TENSOR_EMBD:
+        return &m->embd;
+    case DENDP_TENSOR_HEAD:
+        return &m->head;
+    case DENDP_TENSOR_Q:
+        return l ? &l->q : NULL;
+    case DENDP_TENSOR_K:
+        return l ? &l->k : NULL;
+    case DENDP_TENSOR_V:
+        return l ? &l->v : NULL;
+    case DENDP_TENSOR_O:
+        return l ? &l->o : NULL;
+    case DENDP_TENSOR_GATE:
+        return l ? &l->gate : NULL;
+    case DENDP_TENSOR_UP:
+        return l ? &l->up : NULL;
+    case DENDP_TENSOR_DOWN:
+        return l ? &l->down : NULL;
+    default:
+        return NULL;
+    }
+}
+
+/* Lays out all weights. With a base: places panels and decodes vectors. */
+static dend_status dendp_model_place(dend_model *m, const dendp_gguf *g, dendp_carver *c, dend_error *err) {
+    const dendp_config *cfg = &m->config;
+    uint32_t role, layer;
+    m->layers = (dendp_layer *)dendp_carve(c, cfg->n_layers, sizeof *m->layers);
+    if (m->layers) {
+        memset(m->layers, 0, cfg->n_layers * sizeof *m->layers);
+    }
+    for (role = 0; role < DENDP_N_TENSOR_ROLES; role++) {
+        const dendp_tensor_spec *spec = &dendp_tensor_specs[role];
+        for (layer = 0; layer < dendp_spec_count(spec, cfg); layer++) {
+            const dendp_gguf_tensor *t = dendp_config_tensor(g, spec, layer);
+            dendp_panels *matrix = dendp_model_matrix(m, spec->role, layer);
+            const float **vector = dendp_model_vector(m, spec->role, layer);
+            if (spec->rows == DENDP_EXTENT_ONE) {
+                float *data = (float *)dendp_carve(c, t->n_elems, sizeof(float));
+                if (data && vector) {
+                    unsigned char half[2 * 1024];
+                    uint64_t done, n;
+                    for (done = 0; done < t->n_elems; done += n) {
+                        uint64_t width = t->type->block_bytes;
+                        n = t->n_elems - done < 512 ? t->n_elems - done : 512;
+                        if (dendp_gguf_read_tensor(g, t, done * width, n * width, half) != DEND_OK) {
+                            return DENDP_FAIL(err, DEND_ERR_IO, "weights cannot be read", t->offset);
+                        }
+                        t->type->decode(half, n, data + done);
+                    }
+                    *vector = data;
+                }
+            } else {
+                dendp_panels panels;
+                uint64_t bytes;
+                unsigned char *data;
+                dend_status status =
+                    dendp_panels_plan(&panels, t->type->id, (uint32_t)t->dims[1], (uint32_t)t->dims[0], &bytes);
+                if (status != DEND_OK) {
+                    return DENDP_FAIL(err, status, "no kernel for this tensor", t->where);
+                }
+                data = (unsigned char *)dendp_carve(c, bytes, 1);
+                if (data && matrix) {
+                    panels.data = data;
+                    *matrix = panels;
+                }
+            }
+        }
+    }
+    if (cfg->tied_head) {
+        m->head = m->embd;
+    }
+    return c->overflow ? DENDP_FAIL(err, DEND_ERR_MEMORY, "weights are too large for this system", 0) : DEND_OK;
+}
+
+/* Packing a matrix, panels per task; `rows` of a task come from the file's
+ * memory, or through the reader into a buffer of the task's own. */
+typedef struct dendp_pack {
+    const dendp_gguf *g;
+    const dendp_gguf_tensor *t;
+    const dendp_panels *panels;
+    const dend_allocator *allocator;
+    uint32_t failed; /* a dend_status, negated */
+} dendp_pack;
+
+#define DENDP_PACK_PANELS 16u /* panels of one task */
+
+static void dendp_pack_task(void *ctx, uint32_t index) {
+    dendp_pack *p = (dendp_pack *)ctx;
+    uint32_t first = index * DENDP_PACK_PANELS, n = dendp_min_u32(DENDP_PACK_PANELS, p->panels->n_panels - first);
+    uint32_t n_rows = dendp_min_u32(n * DENDP_LANES, p->panels->n_rows - first * DENDP_LANES);
+    uint64_t at = (uint64_t)first * DENDP_LANES * p->panels->file_row_bytes, bytes = n_rows * p->panels->file_row_bytes;
+    const unsigned char *file = dendp_gguf_tensor_data(p->g, p->t);
+    union {
+        const unsigned char *from;
+        unsigned char *to;
+    } data;
+    data.from = p->panels->data;
+    if (file) {
+        dendp_panels_pack(p->panels, data.to, file + at, first, n);
+    } else {
+        unsigned char *rows = (unsigned char *)dendp_alloc(p->allocator, bytes);
+        dend_status status = rows ? dendp_gguf_read_tensor(p->g, p->t, at, bytes, rows) : DEND_ERR_MEMORY;
+        if (status == DEND_OK) {
+            dendp_panels_pack(p->panels, data.to, rows, first, n);
+        } else {
+            dendp_atomic_store(&p->failed, (uint32_t)-(int32_t)status);
+        }
+        dendp_free(p->allocator, rows, bytes);
+    }
+}
+
+/* Packs every matrix. Callback sources are read by one thread, in file order. */
+static dend_status dendp_model_pack(dend_model *m, const dendp_gguf *g, dend_error *err) {
+    const dend_jobs no_jobs = {NULL, NULL, 0};
+    dendp_pool *pool = (dendp_pool *)dendp_alloc(&m->allocator, sizeof *pool);
+    uint32_t role, layer;
+    dend_status status;
+    if (!pool) {
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for threads", 0);
+    }
+    status = dendp_pool_open(pool, g->file.data ? dendp_cpu_count() : 1, &no_jobs, NULL);
+    if (status != DEND_OK) { /* slower, not worse */
+        status = dendp_pool_open(pool, 1, &no_jobs, err);
+    }
+    for (role = 0; role < DENDP_N_TENSOR_ROLES && status == DEND_OK; role++) {
+        const dendp_tensor_spec *spec = &dendp_tensor_specs[role];
+        uint32_t count = spec->rows == DENDP_EXTENT_ONE ? 0 : dendp_spec_count(spec, &m->config);
+        for (layer = 0; layer < count && status == DEND_OK; layer++) {
+            dendp_pack p;
+            memset(&p, 0, sizeof p);
+            p.g = g;
+            p.t = dendp_config_tensor(g, spec, layer);
+            p.panels = dendp_model_matrix(m, spec->role, layer);
+            p.allocator = &m->allocator;
+            dendp_pool_run(pool, dendp_pack_task, &p, dendp_div_up(p.panels->n_panels, DENDP_PACK_PANELS));
+            if (p.failed) {
+                status = (dend_status) - (int32_t)p.failed;
+                DENDP_FAIL(err, status, "weights cannot be read", p.t->offset);
+            }
+        }
+    }
+    dendp_pool_close(pool);
+    dendp_free(&m->allocator, pool, sizeof *pool);
+    return status;
+}
+
+DEND_IMPL void dend_model_free(dend_model *model) {
+    if (model) {
+        dend_allocator allocator = model->allocator;
+        dendp_tokenizer_free(&model->tokenizer);
+        dendp_free(&allocator, model->memory, model->memory_bytes);
+        dendp_free(&allocator, model, sizeof *model);
+    }
+}
+
+/* Copies a metadata string, cut to fit, always 0-terminated. */
+static void dendp_model_text(const dendp_gguf *g, const char *key, char *dst, size_t cap) {
+    const char *s;
+    uint64_t len;
+    dst[0] = 0;
+    if (dendp_gguf_str(g, key, &s, &len) == DENDP_FOUND) {
+        len = len < cap - 1 ? len : cap - 1;
+        memcpy(dst, s, (size_t)len);
+        dst[len] = 0;
+    }
+}
+
+/* Weights: measures, allocates, places, packs. */
+static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, dend_error *err) {
+    dendp_carver c;
+    uint32_t i;
+    dend_status status = dendp_config_load(&m->config, g, err);
+    if (status != DEND_OK) {
+        return status;
+    }
+    if (m->has_tokenizer && m->tokenizer.n_vocab > m->config.n_vocab) {
+        return DENDP_FAIL(err, DEND_ERR_FORMAT, "the tokenizer has more tokens than the embedding has rows", 0);
+    }
+    memset(&c, 0, sizeof c);
+    status = dendp_model_place(m, g, &c, err);
+    if (status != DEND_OK) {
+        return status;
+    }
+    m->memory_bytes = c.used;
+    m->memory = dendp_alloc(&m->allocator, c.used);
+    if (!m->memory) {
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the weights", 0);
+    }
+    memset(&c, 0, sizeof c);
+    c.base = (unsigned char *)m->memory;
+    status = dendp_model_place(m, g, &c, err);
+    if (status == DEND_OK) {
+        status = dendp_model_pack(m, g, err);
+    }
+    for (i = 0; i < g->n_tensors; i++) {
+        m->n_params += g->tensors[i].n_elems;
+    }
+    m->has_weights = status == DEND_OK;
+    return status;
+}
+
+DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err) {
+    dend_model_desc d;
+    dendp_gguf g;
+    dend_model *m = NULL;
+    dend_status status;
+    if (!desc || !out) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "desc and out must be given", 0);
+    }
+    *out = NULL;
+    d = *desc;
+    status = dendp_allocator_resolve(&d.allocator, err);
+    if (status != DEND_OK) {
+        return status;
+    }
+    status = dendp_gguf_open(&g, &d, err);
+    if (status != DEND_OK) {
+        return status;
+    }
+    m = (dend_model *)dendp_alloc(&d.allocator, sizeof *m);
+    if (!m) {
+        status = DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the model", 0);
+        goto exit;
+    }
+    memset(m, 0, sizeof *m);
+    m->allocator = d.allocator;
+    dendp_model_text(&g, "general.name", m->name, sizeof m->name);
+    dendp_model_text(&g, "general.architecture", m->architecture, sizeof m->architecture);
+    if (d.vocab_only || dendp_gguf_find(&g, "tokenizer.ggml.model")) {
+        status = dendp_tokenizer_load(&m->tokenizer, &g, &m->allocator, err);
+        m->has_tokenizer = status == DEND_OK;
+    }
+    if (status == DEND_OK && !d.vocab_only) {
+        status = dendp_model_load_weights(m, &g, err);
+    }
+exit:
+    dendp_gguf_close(&g);
+    if (status != DEND_OK) {
+        dend_model_free(m);
+        return status;
+    }
+    *out = m;
+    return DEND_OK;
+}
+
+DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out) {
+    const dendp_config *c = &model->config;
+    memset(out, 0, sizeof *out);
+    out->architecture = model->architecture;
+    out->name = model->name;
+    out->n_vocab = model->has_weights ? c->n_vocab : model->tokenizer.n_vocab;
+    out->n_layers = c->n_layers;
+    out->n_embd = c->n_embd;
+    out->n_heads = c->n_heads;
+    out->n_kv_heads = c->n_kv_heads;
+    out->head_dim = c->head_dim;
+    out->n_ff = c->n_ff;
+    out->n_ctx_train = c->n_ctx_train;
+    out->bos = model->has_tokenizer ? model->tokenizer.bos : -1;
+    out->eos = model->has_tokenizer ? model->tokenizer.eos : -1;
+    out->eot = model->has_tokenizer ? model->tokenizer.eot : -1;
+    out->add_bos = model->has_tokenizer && model->tokenizer.add_bos;
+    out->has_weights = model->has_weights;
+    out->n_params = model->n_params;
+    out->weight_bytes = model->memory_bytes;
+}
+
+DEND_IMPL dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,
+                                    int32_t *out, size_t cap, size_t *n_out) {
+    size_t n = 0;
+    dend_status status;
+    if (!model || (!text && n_bytes) || (!out && cap)) {
+        return DEND_ERR_ARGUMENT;
+    }
+    if (!model->has_tokenizer) {
+        return DEND_ERR_UNSUPPORTED;
+    }
+    status = dendp_tokenizer_encode(&model->tokenizer, text, n_bytes, flags, out, cap, &n);
+    if (n_out) {
+        *n_out = n;
+    }
+    return status;
+}
+
+DEND_IMPL const char *dend_token_bytes(const dend_model *model, int32_t token, size_t *n_bytes) {
+    return model && model->has_tokenizer ? dendp_tokenizer_bytes(&model->tokenizer, token, n_bytes) : NULL;
+}
+
+DEND_IMPL const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes) {
+    return model && model->has_tokenizer ? dendp_tokenizer_text(&model->tokenizer, token, n_bytes) : NULL;
+}
+
+DEND_IMPL bool dend_token_is_end(const dend_model *model, int32_t token) {
+    return model && model->has_tokenizer && dendp_tokenizer_is_end(&model->tokenizer, token);
+}

@@ -1,0 +1,258 @@
+/* ==========================================================================
+ * >>07.02 ATTENTION: partial softmax over segments of 512 positions
+ * ==========================================================================
+ * A row attends to positions 0 ... pos of its sequence. The positions are cut
+ * into fixed segments of 512 (a leaf of the block table when P = 16), and each
+ * (row, KV head, segment) is a task of its own that yields, for every query
+ * head of the group, a partial result
+ *
+ *     m = max score     l = sum of 2^(s - m)     o = sum of 2^(s - m) v
+ *
+ * A second pass merges a row's partials in ascending order (the algebra of
+ * FlashAttention; Dao et al., 2022, and Flash-Decoding, 2023). Scores carry
+ * log2(e)/sqrt(d), so that powers of two will do.
+ *
+ * Segments and tiles stand at absolute positions, tiles are walked in
+ * ascending order, and a row looks at nothing but its own keys: so its result
+ * has the same bits alone, in a prompt, among branches, or in a token tree,
+ * for any number of threads. Branches that share a leaf read the same tiles
+ * one after another, while they are in cache: that is the whole of "cascade".
+ *
+ * A VIEW is what one row sees. An ordinary row sees its record's table. A row
+ * of a token tree sees the table up to the committed length, and its ancestors
+ * and itself in the overlay (slots beside the cache, one a row). The tiles
+ * from the committed length on are gathered: each ancestor goes to the slot of
+ * its logical position in a scratch tile, which then is what plain decoding
+ * would have found in the cache.
+ * ======================================================================== */
+
+#define DENDP_SEGMENT 512u
+#define DENDP_MAX_TREE 256u         /* rows of one token tree */
+#define DENDP_ATTENTION_QUERIES 8u  /* query heads of one pass over a segment */
+#define DENDP_MAX_HEAD_DIM 512u
+
+/* The overlay: K and V of tree rows, in the codec's tiles, 16 rows a tile.
+ * [tile of rows][layer][KV head][K tile | V tile] */
+typedef struct dendp_overlay {
+    unsigned char *data;
+    uint64_t tile_bytes, layer_bytes; /* layer_bytes: all heads of a layer in one row tile */
+    uint32_t n_rows;                  /* capacity */
+} dendp_overlay;
+
+/* One row on its way through the model. */
+typedef struct dendp_row {
+    int32_t token;
+    uint32_t pos;        /* of the token */
+    uint32_t record;     /* whose table it reads */
+    uint32_t n_past;     /* positions that it reads from the table: pos + 1, or the committed length of a tree */
+    uint32_t tree_first; /* overlay slot of its tree's row 0, or DENDP_NONE */
+    uint32_t tree_row;   /* its row in the tree */
+    uint32_t logits_row; /* row of the output, or DENDP_NONE */
+    bool write_kv;       /* false when a sharer has written the same already */
+    uint64_t ancestors[DENDP_MAX_TREE / 64]; /* rows of its tree that it sees, itself included */
+} dendp_row;
+
+/* Sizes the overlay and returns its bytes. All layers share one tile size. */
+static uint64_t dendp_overlay_layout(dendp_overlay *o, uint64_t tile_bytes, uint32_t n_kv_heads, uint32_t n_layers,
+                                     uint32_t n_rows) {
+    o->n_rows = n_rows;
+    o->tile_bytes = tile_bytes;
+    o->layer_bytes = tile_bytes * n_kv_heads;
+    return (uint64_t)dendp_div_up(n_rows, DENDP_TILE) * n_layers * o->layer_bytes;
+}
+
+/* K tile that holds overlay slot `slot`; the slot in it is slot % 16. */
+static unsigned char *dendp_overlay_tile(const dendp_overlay *o, uint32_t n_layers, uint32_t slot, uint32_t layer,
+                                         uint32_t head) {
+    return o->data + ((uint64_t)(slot / DENDP_TILE) * n_layers + layer) * o->layer_bytes + head * o->tile_bytes;
+}
+
+/* Everything that the tasks of one layer's attention read. */
+typedef struct dendp_attention {
+    const dendp_cache *cache;
+    const dendp_overlay *overlay;
+    const dendp_vector_ops *ops;
+    const dendp_row *rows; /* the rows of this wave */
+    uint32_t n_rows;
+    uint32_t layer, n_layers;     /* of the model */
+    uint32_t group, group_layer;  /* where the cache keeps this layer */
+    uint32_t n_heads, n_kv_heads; /* H, G */
+    uint32_t head_dim;            /* d */
+    const float *q;               /* [n_rows][ld_q], rotated and scaled */
+    size_t ld_q;
+    float *partials; /* [segment of all rows][H][d + 2]: m, l, o */
+    uint32_t n_segments;
+    uint32_t *first_segment; /* [n_rows + 1]: where each row's partials begin */
+    uint32_t rows_per_task, n_chunks;
+    float *out; /* [n_rows][H*d] */
+} dendp_attention;
+
+static uint32_t dendp_row_segments(const dendp_row *row) {
+    return row->pos / DENDP_SEGMENT + 1;
+}
+
+/* Puts tile `tile` of a tree row together in `scratch` (K, V): committed
+ * slots from the cache, then the ancestors in order of depth. */
+static void dendp_gather_tile(const dendp_attention *a, const dendp_row *row, uint32_t head, uint32_t tile,
+                              unsigned char *scratch) {
+    const dendp_cache *c = a->cache;
+    const dendp_codec *codec = &c->desc.codec;
+    const dendp_group *group = &c->groups[a->group];
+    uint32_t first = tile * DENDP_TILE, pos, word, P = c->desc.block_tokens;
+    unsigned char *v = scratch + group->k_bytes;
+    if (first < row->n_past) {
+        uint32_t block = dendp_table_get(&c->nodes, dendp_cache_table(c, row->record, a->group), first / P);
+        const unsigned char *k =
+            dendp_cache_tile(c, a->group, block, a->group_layer, head, first % P / DENDP_TILE);
+        codec->copy_slots(scratch, v, 0, k, k + group->k_bytes, 0, row->n_past - first, a->head_dim);
+    }
+    pos = row->n_past;
+    for (word = 0; word < DENDP_MAX_TREE / 64; word++) {
+        uint64_t bits = row->ancestors[word];
+        for (; bits; bits &= bits - 1, pos++) {
+            uint32_t ancestor = word * 64;
+            uint64_t low = bits & (~bits + 1);
+            while (low >>= 1) {
+                ancestor++;
+            }
+            if (pos / DENDP_TILE == tile) {
+                uint32_t slot = row->tree_first + ancestor;
+                const unsigned char *k = dendp_overlay_tile(a->overlay, a->n_layers, slot, a->layer, head);
+                codec->copy_slots(scratch, v, pos % DENDP_TILE, k, k + group->k_bytes, slot % DENDP_TILE, 1,
+                                  a->head_dim);
+            }
+        }
+    }
+}
+
+/* One (row, KV head, segment), up to DENDP_ATTENTION_QUERIES query heads. */
+static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, uint32_t segment, uint32_t first_q,
+                         uint32_t n_q) {
+    const dendp_cache *c = a->cache;
+    const dendp_codec *codec = &c->desc.codec;
+    const dendp_row *row = &a->rows[r];
+    uint64_t k_bytes = c->groups[a->group].k_bytes;
+    uint32_t d = a->head_dim, P = c->desc.block_tokens, begin = segment * DENDP_SEGMENT, tile, i, t;
+    uint32_t end = dendp_min_u32(row->pos + 1, begin + DENDP_SEGMENT), n_tiles = dendp_div_up(end - begin, DENDP_TILE);
+    const dendp_table *table = dendp_cache_table(c, row->record, a->group);
+    const dendp_node *leaf = NULL;
+    const float *q = a->q + r * a->ld_q + (size_t)first_q * d;
+    float *partial = a->partials + ((size_t)(a->first_segment[r] + segment) * a->n_heads + first_q) * (d + 2);
+    float s[DENDP_ATTENTION_QUERIES * DENDP_SEGMENT];
+    const unsigned char *tiles[DENDP_SEGMENT / DENDP_TILE];
+    unsigned char scratch[2 * DENDP_MAX_HEAD_DIM * DENDP_TILE * sizeof(float)];
+
+    for (tile = 0; tile < n_tiles; tile++) {
+        uint32_t pos = begin + tile * DENDP_TILE;
+        if (pos + DENDP_TILE <= row->n_past || row->tree_first == DENDP_NONE) {
+            uint32_t index = pos / P;
+            if (!leaf || index % DENDP_FANOUT == 0) {
+                leaf = dendp_table_leaf(&c->nodes, table, index);
+            }
+            tiles[tile] = dendp_cache_tile(c, a->group, leaf->entry[index % DENDP_FANOUT].block, a->group_layer,
+                                           head, pos % P / DENDP_TILE);
+        } else {
+            tiles[tile] = NULL; /* gathered where it is used */
+        }
+    }
+    for (tile = 0; tile < n_tiles; tile++) {
+        const unsigned char *k = tiles[tile];
+        if (!k) {
+            dendp_gather_tile(a, row, head, begin / DENDP_TILE + tile, scratch);
+            k = scratch;
+        }
+        codec->score_tile(k, d, q, n_q, s + (size_t)tile * DENDP_TILE, DENDP_SEGMENT);
+    }
+    for (i = 0; i < n_q; i++) {
+        float *si = s + (size_t)i * DENDP_SEGMENT, *p = partial + (size_t)i * (d + 2);
+        for (t = end - begin; t < n_tiles * DENDP_TILE; t++) {
+            si[t] = DENDP_MASKED;
+        }
+        p[1] = a->ops->softmax(si, n_tiles * DENDP_TILE, &p[0]);
+    }
+    {
+        float o[DENDP_ATTENTION_QUERIES * DENDP_MAX_HEAD_DIM];
+        memset(o, 0, (size_t)n_q * d * sizeof(float));
+        for (tile = 0; tile < n_tiles; tile++) {
+            const unsigned char *k = tiles[tile];
+            uint32_t left = end - begin - tile * DENDP_TILE;
+            if (!k) {
+                dendp_gather_tile(a, row, head, begin / DENDP_TILE + tile, scratch);
+                k = scratch;
+            }
+            codec->add_v_tile(k + k_bytes, d, s + (size_t)tile * DENDP_TILE, DENDP_SEGMENT, n_q,
+                              left >= DENDP_TILE ? 0xffffu : (1u << left) - 1u, o);
+        }
+        for (i = 0; i < n_q; i++) {
+            memcpy(partial + (size_t)i * (d + 2) + 2, o + (size_t)i * d, d * sizeof(float));
+        }
+    }
+}
+
+/* Task: one chunk of rows, one KV head, one segment number. */
+static void dendp_attention_task(void *ctx, uint32_t index) {
+    const dendp_attention *a = (const dendp_attention *)ctx;
+    uint32_t chunk = index % a->n_chunks, head = index / a->n_chunks % a->n_kv_heads;
+    uint32_t segment = index / a->n_chunks / a->n_kv_heads, group = a->n_heads / a->n_kv_heads, r, i;
+    uint32_t end = dendp_min_u32(a->n_rows, (chunk + 1) * a->rows_per_task);
+    for (r = chunk * a->rows_per_task; r < end; r++) {
+        for (i = 0; i < group && segment < dendp_row_segments(&a->rows[r]); i += DENDP_ATTENTION_QUERIES) {
+            dendp_attend(a, r, head, segment, head * group + i, dendp_min_u32(DENDP_ATTENTION_QUERIES, group - i));
+        }
+    }
+}
+
+/* Task: merges all heads of one row. A part with l = 0 adds nothing. */
+static void dendp_attention_merge(void *ctx, uint32_t r) {
+    const dendp_attention *a = (const dendp_attention *)ctx;
+    uint32_t d = a->head_dim, h, s, j, n = a->first_segment[r + 1] - a->first_segment[r];
+    for (h = 0; h < a->n_heads; h++) {
+        const float *part = a->partials + ((size_t)a->first_segment[r] * a->n_heads + h) * (d + 2);
+        float *out = a->out + ((size_t)r * a->n_heads + h) * d, m = part[0], l = part[1], inverse;
+        memcpy(out, part + 2, d * sizeof(float));
+        for (s = 1; s < n; s++) {
+            float m2, l2, max, keep, add;
+            part += (size_t)a->n_heads * (d + 2);
+            m2 = part[0];
+            l2 = part[1];
+            max = m > m2 ? m : m2;
+            keep = dendp_exp2(m - max);
+            add = dendp_exp2(m2 - max);
+            for (j = 0; j < d; j++) {
+                out[j] = fmaf(part[2 + j], add, out[j] * keep);
+            }
+            l = fmaf(l2, add, l * keep);
+            m = max;
+        }
+        inverse = l > 0.0f ? 1.0f / l : 0.0f;
+        for (j = 0; j < d; j++) {
+            out[j] *= inverse;
+        }
+    }
+}
+
+/* Attention of one layer for n_rows rows, in waves of as many rows as the
+ * partials have room for (`cap_segments` row-segments; one row always fits). */
+static void dendp_attention_run(dendp_attention *a, dendp_pool *pool, const dendp_row *rows, uint32_t n_rows,
+                                const float *q, float *out, uint32_t cap_segments) {
+    uint32_t done = 0;
+    while (done < n_rows) {
+        uint32_t n = 0, total = 0, most = 0;
+        while (done + n < n_rows && (n == 0 || total + dendp_row_segments(&rows[done + n]) <= cap_segments)) {
+            uint32_t segments = dendp_row_segments(&rows[done + n]);
+            a->first_segment[n++] = total;
+            total += segments;
+            most = dendp_max_u32(most, segments);
+        }
+        a->first_segment[n] = total;
+        a->rows = rows + done;
+        a->n_rows = n;
+        a->q = q + done * a->ld_q;
+        a->out = out + (size_t)done * a->n_heads * a->head_dim;
+        a->rows_per_task = dendp_max_u32(1, dendp_min_u32(8, n / (4 * pool->n_threads)));
+        a->n_chunks = dendp_div_up(n, a->rows_per_task);
+        dendp_pool_run(pool, dendp_attention_task, a, a->n_chunks * a->n_kv_heads * most);
+        dendp_pool_run(pool, dendp_attention_merge, a, n);
+        done += n;
+    }
+}

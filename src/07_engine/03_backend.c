@@ -1,0 +1,415 @@
+/* ==========================================================================
+ * >>07.03 BACKEND: the operations of a forward pass, and the CPU's version
+ * ==========================================================================
+ * Everything that touches activations or KV bytes goes through one table of
+ * functions, dendp_backend. Above that line is host logic only: tables, rows,
+ * sequences, sampling. The CPU backend is here; another device exports the
+ * same table, and pointers marked "backend memory" are then its own.
+ *
+ * Shapes: T rows of a batch; matrices are row-major with a leading dimension.
+ * Operations run in the order of the calls. None allocates, none can fail.
+ *
+ *     embed      x[T][D]          = rows of the embedding
+ *     norm       y[T][n]          = rms_norm(x) * w
+ *     matmul     y[T][all rows]   = x [T][K] times up to 3 matrices, + biases
+ *     rotate     q, k             = rope(q) * scale, rope(k), in place
+ *     kv_write   K, V of the rows -> blocks or overlay
+ *     attention  out[T][H*d]
+ *     silu_mul   y[T][F]          = silu(gate) * up
+ *     add        y += x
+ *     head       logits rows of the output pool
+ *     copy_tree  overlay slots    -> blocks (accepted rows)
+ * ======================================================================== */
+
+#define DENDP_MAX_PARTS 3u
+
+/* Matrices that multiply the same activations; outputs stand side by side. */
+typedef struct dendp_linear {
+    uint32_t n_parts;
+    const dendp_panels *part[DENDP_MAX_PARTS];
+    const float *bias[DENDP_MAX_PARTS]; /* or NULL */
+} dendp_linear;
+
+/* What kv_write and attention need to know of a layer. */
+typedef struct dendp_layer_view {
+    uint32_t layer, n_layers, group, group_layer;
+    uint32_t n_heads, n_kv_heads, head_dim;
+} dendp_layer_view;
+
+typedef struct dendp_backend {
+    const char *name;
+    void *self;
+    void (*embed)(void *self, const dendp_panels *w, const dendp_row *rows, uint32_t n, float *x, size_t ldx);
+    void (*norm)(void *self, const float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, float *y);
+    void (*matmul)(void *self, const dendp_linear *w, const float *x, size_t ldx, uint32_t n, float *y, size_t ldy);
+    void (*rotate)(void *self, const dendp_layer_view *v, const float *angles, uint32_t n_rot, dendp_rope_kind kind,
+                   uint32_t n, float *qkv, size_t ld);
+    void (*kv_write)(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
+                     const dendp_row *rows, uint32_t n, const float *k, const float *val, size_t ld);
+    void (*attention)(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
+                      const dendp_row *rows, uint32_t n, const float *q, size_t ld, float *out);
+    void (*silu_mul)(void *self, const float *gate_up, uint32_t n, uint32_t n_ff, float *y);
+    void (*add)(void *self, float *y, const float *x, uint32_t n_rows, uint32_t n);
+    void (*head)(void *self, const dendp_panels *w, const float *x, uint32_t n, uint32_t width, float *logits,
+                 const uint32_t *out_rows);
+    void (*copy_tree)(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
+                      uint32_t record, uint32_t first_pos, const uint32_t *slots, uint32_t n);
+} dendp_backend;
+
+/* -- the CPU ------------------------------------------------------------------ */
+
+typedef struct dendp_cpu {
+    dendp_pool *pool;
+    const dendp_kernels *kernels;
+    const dendp_vector_ops *ops;
+    void *act;               /* quantised activations of a batch */
+    float *partials;         /* attention */
+    uint32_t *first_segment; /* [n_batch + 1] */
+    uint32_t cap_segments;   /* row-segments that partials hold */
+} dendp_cpu;
+
+/* Rows that one task of a row-wise operation takes: work for every thread, but no crumbs. */
+static uint32_t dendp_cpu_chunk(const dendp_cpu *cpu, uint32_t n_rows) {
+    return dendp_max_u32(1, dendp_min_u32(16, n_rows / (2 * cpu->pool->n_threads)));
+}
+
+/* The arguments of a row-wise operation; each task handles `chunk` rows. */
+typedef struct dendp_cpu_rows {
+    const dendp_cpu *cpu;
+    const dendp_layer_view *view;
+    const dendp_cache *cache;
+    const dendp_overlay *overlay;
+    const dendp_row *rows;
+    const dendp_panels *panels;
+    const float *x, *x2, *w;
+    float *y;
+    size_t ldx, ldy;
+    float eps;
+    uint32_t n_rows, chunk, n, n_rot;
+    dendp_rope_kind rope;
+} dendp_cpu_rows;
+
+static void dendp_cpu_run_rows(dendp_cpu *cpu, dendp_cpu_rows *a, uint32_t n_rows, dendp_task task) {
+    a->cpu = cpu;
+    a->n_rows = n_rows;
+    a->chunk = dendp_cpu_chunk(cpu, n_rows);
+    dendp_pool_run(cpu->pool, task, a, dendp_div_up(n_rows, a->chunk));
+}
+
+static uint32_t dendp_cpu_rows_end(const dendp_cpu_rows *a, uint32_t index) {
+    return dendp_min_u32(a->n_rows, (index + 1) * a->chunk);
+}
+
+static void dendp_cpu_embed_task(void *ctx, uint32_t index) {
+    const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
+    uint32_t r;
+    for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
+        dendp_panels_get_row(a->panels, (uint32_t)a->rows[r].token, a->y + r * a->ldy);
+    }
+}
+
+static void dendp_cpu_embed(void *self, const dendp_panels *w, const dendp_row *rows, uint32_t n, float *x, size_t ldx) {
+    dendp_cpu_rows a;
+    memset(&a, 0, sizeof a);
+    a.panels = w;
+    a.rows = rows;
+    a.y = x;
+    a.ldy = ldx;
+    dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_embed_task);
+}
+
+static void dendp_cpu_norm_task(void *ctx, uint32_t index) {
+    const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
+    uint32_t r;
+    for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
+        a->cpu->ops->rms_norm(a->x + (size_t)r * a->n, a->w, a->eps, a->n, a->y + (size_t)r * a->n);
+    }
+}
+
+static void dendp_cpu_norm(void *self, const float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, float *y) {
+    dendp_cpu_rows a;
+    memset(&a, 0, sizeof a);
+    a.x = x;
+    a.w = w;
+    a.eps = eps;
+    a.n = n;
+    a.y = y;
+    dendp_cpu_run_rows((dendp_cpu *)self, &a, n_rows, dendp_cpu_norm_task);
+}
+
+static void dendp_cpu_silu_task(void *ctx, uint32_t index) {
+    const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
+    uint32_t r;
+    for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
+        const float *gate = a->x + (size_t)r * 2 * a->n;
+        a->cpu->ops->silu_mul(gate, gate + a->n, a->n, a->y + (size_t)r * a->n);
+    }
+}
+
+static void dendp_cpu_silu_mul(void *self, const float *gate_up, uint32_t n, uint32_t n_ff, float *y) {
+    dendp_cpu_rows a;
+    memset(&a, 0, sizeof a);
+    a.x = gate_up;
+    a.n = n_ff;
+    a.y = y;
+    dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_silu_task);
+}
+
+static void dendp_cpu_add_task(void *ctx, uint32_t index) {
+    const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
+    uint32_t first = index * a->chunk, n = dendp_cpu_rows_end(a, index) - first;
+    dendp_add_to(a->y + (size_t)first * a->n, a->x + (size_t)first * a->n, n * a->n);
+}
+
+static void dendp_cpu_add(void *self, float *y, const float *x, uint32_t n_rows, uint32_t n) {
+    dendp_cpu_rows a;
+    memset(&a, 0, sizeof a);
+    a.x = x;
+    a.n = n;
+    a.y = y;
+    dendp_cpu_run_rows((dendp_cpu *)self, &a, n_rows, dendp_cpu_add_task);
+}
+
+/* -- matmul ------------------------------------------------------------------- */
+
+typedef struct dendp_cpu_matmul_args {
+    const dendp_cpu *cpu;
+    const dendp_linear *w;
+    const float *x;
+    size_t ldx, ldy;
+    float *y;
+    uint32_t n;                            /* rows of x */
+    uint32_t first_panel[DENDP_MAX_PARTS + 1]; /* of each part, counted through */
+    uint32_t chunk;                        /* panels of a task */
+    const uint32_t *out_rows;              /* of the head: row r of the result goes to this row of y */
+} dendp_cpu_matmul_args;
+
+static void dendp_cpu_quantise_task(void *ctx, uint32_t tile) {
+    const dendp_cpu_matmul_args *a = (const dendp_cpu_matmul_args *)ctx;
+    dendp_act_quantise(a->cpu->kernels, a->x, a->ldx, a->n, a->w->part[0]->k, a->cpu->act, tile, 1);
+}
+
+/* Panels [first, first + n) of one matrix into columns from `column` on. */
+static void dendp_cpu_matmul_part(const dendp_cpu_matmul_args *a, const dendp_panels *w, const float *bias,
+                                  uint32_t column, uint32_t first, uint32_t n) {
+    uint32_t begin = first * DENDP_LANES, end = dendp_min_u32(w->n_rows, (first + n) * DENDP_LANES), r, i;
+    dendp_matmul(a->cpu->kernels, w, a->cpu->act, a->x, a->ldx, a->n, first, n, a->y + column, a->ldy);
+    for (r = 0; bias && r < a->n; r++) {
+        float *y = a->y + r * a->ldy + column;
+        for (i = begin; i < end; i++) {
+            y[i] += bias[i];
+        }
+    }
+}
+
+static void dendp_cpu_matmul_task(void *ctx, uint32_t index) {
+    const dendp_cpu_matmul_args *a = (const dendp_cpu_matmul_args *)ctx;
+    uint32_t first = index * a->chunk, end = first + a->chunk, p, column = 0;
+    for (p = 0; p < a->w->n_parts; p++) {
+        uint32_t lo = dendp_max_u32(first, a->first_panel[p]), hi = dendp_min_u32(end, a->first_panel[p + 1]);
+        if (lo < hi) {
+            dendp_cpu_matmul_part(a, a->w->part[p], a->w->bias[p], column, lo - a->first_panel[p], hi - lo);
+        }
+        column += a->w->part[p]->n_rows;
+    }
+}
+
+/* Quantises the rows, then runs the panels of all parts through `task`. */
+static void dendp_cpu_matmul_run(dendp_cpu *cpu, dendp_cpu_matmul_args *a, dendp_task task) {
+    uint32_t p, total;
+    a->cpu = cpu;
+    for (p = 0; p < a->w->n_parts; p++) {
+        a->first_panel[p + 1] = a->first_panel[p] + a->w->part[p]->n_panels;
+    }
+    total = a->first_panel[a->w->n_parts];
+    a->chunk = dendp_max_u32(1, total / (8 * cpu->pool->n_threads));
+    dendp_pool_run(cpu->pool, dendp_cpu_quantise_task, a, dendp_div_up(a->n, DENDP_TILE_ROWS));
+    dendp_pool_run(cpu->pool, task, a, dendp_div_up(total, a->chunk));
+}
+
+static void dendp_cpu_matmul(void *self, const dendp_linear *w, const float *x, size_t ldx, uint32_t n, float *y,
+                             size_t ldy) {
+    dendp_cpu_matmul_args a;
+    memset(&a, 0, sizeof a);
+    a.w = w;
+    a.x = x;
+    a.ldx = ldx;
+    a.n = n;
+    a.y = y;
+    a.ldy = ldy;
+    dendp_cpu_matmul_run((dendp_cpu *)self, &a, dendp_cpu_matmul_task);
+}
+
+#define DENDP_HEAD_ROWS 64u /* rows of the head at a time */
+
+/* One panel at a time goes through a small buffer to the rows of the pool. */
+static void dendp_cpu_head_task(void *ctx, uint32_t index) {
+    const dendp_cpu_matmul_args *a = (const dendp_cpu_matmul_args *)ctx;
+    const dendp_panels *w = a->w->part[0];
+    uint32_t panel, end = dendp_min_u32(w->n_panels, (index + 1) * a->chunk), r;
+    for (panel = index * a->chunk; panel < end; panel++) {
+        float y[DENDP_HEAD_ROWS * DENDP_LANES];
+        dendp_panels one = *w;
+        uint32_t lanes = dendp_min_u32(DENDP_LANES, w->n_rows - panel * DENDP_LANES);
+        one.data += (uint64_t)panel * w->panel_bytes;
+        one.n_rows = lanes;
+        one.n_panels = 1;
+        dendp_matmul(a->cpu->kernels, &one, a->cpu->act, a->x, a->ldx, a->n, 0, 1, y, DENDP_LANES);
+        for (r = 0; r < a->n; r++) {
+            memcpy(a->y + a->out_rows[r] * a->ldy + (size_t)panel * DENDP_LANES, y + (size_t)r * DENDP_LANES,
+                   lanes * sizeof(float));
+        }
+    }
+}
+
+static void dendp_cpu_head(void *self, const dendp_panels *w, const float *x, uint32_t n, uint32_t width, float *logits,
+                           const uint32_t *out_rows) {
+    uint32_t done;
+    dendp_linear linear;
+    memset(&linear, 0, sizeof linear);
+    linear.n_parts = 1;
+    linear.part[0] = w;
+    for (done = 0; done < n; done += DENDP_HEAD_ROWS) {
+        dendp_cpu_matmul_args a;
+        memset(&a, 0, sizeof a);
+        a.w = &linear;
+        a.x = x + (size_t)done * width;
+        a.ldx = width;
+        a.n = dendp_min_u32(DENDP_HEAD_ROWS, n - done);
+        a.y = logits;
+        a.ldy = w->n_rows;
+        a.out_rows = out_rows + done;
+        dendp_cpu_matmul_run((dendp_cpu *)self, &a, dendp_cpu_head_task);
+    }
+}
+
+/* -- rope and KV -------------------------------------------------------------- */
+
+static void dendp_cpu_rotate_task(void *ctx, uint32_t index) {
+    const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
+    const dendp_layer_view *v = a->view;
+    float scale = DENDP_LOG2E / sqrtf((float)v->head_dim);
+    uint32_t r, h, i;
+    for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
+        const float *angles = a->w + (size_t)r * a->n_rot;
+        for (h = 0; h < v->n_heads + v->n_kv_heads; h++) {
+            float *head = a->y + r * a->ldy + (size_t)h * v->head_dim;
+            if (a->rope == DENDP_ROPE_HALVES) {
+                dendp_rope_halves(head, angles, a->n_rot);
+            } else {
+                dendp_rope_interleaved(head, angles, a->n_rot);
+            }
+            for (i = 0; h < v->n_heads && i < v->head_dim; i++) {
+                head[i] *= scale;
+            }
+        }
+    }
+}
+
+static void dendp_cpu_rotate(void *self, const dendp_layer_view *v, const float *angles, uint32_t n_rot,
+                             dendp_rope_kind kind, uint32_t n, float *qkv, size_t ld) {
+    dendp_cpu_rows a;
+    memset(&a, 0, sizeof a);
+    a.view = v;
+    a.w = angles;
+    a.n_rot = n_rot;
+    a.rope = kind;
+    a.y = qkv;
+    a.ldy = ld;
+    dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_rotate_task);
+}
+
+static void dendp_cpu_kv_task(void *ctx, uint32_t index) {
+    const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
+    const dendp_layer_view *v = a->view;
+    const dendp_cache *c = a->cache;
+    uint32_t r, h, P = c->desc.block_tokens, d = v->head_dim;
+    uint64_t k_bytes = c->groups[v->group].k_bytes;
+    for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
+        const dendp_row *row = &a->rows[r];
+        for (h = 0; h < v->n_kv_heads && row->write_kv; h++) {
+            const float *k = a->x + r * a->ldx + (size_t)h * d, *val = a->x2 + r * a->ldx + (size_t)h * d;
+            unsigned char *tile;
+            uint32_t slot;
+            if (row->tree_first != DENDP_NONE) {
+                slot = row->tree_first + row->tree_row;
+                tile = dendp_overlay_tile(a->overlay, v->n_layers, slot, v->layer, h);
+            } else {
+                const dendp_table *t = dendp_cache_table(c, row->record, v->group);
+                uint32_t block = dendp_table_get(&c->nodes, t, row->pos / P);
+                slot = row->pos;
+                tile = dendp_cache_tile(c, v->group, block, v->group_layer, h, row->pos % P / DENDP_TILE);
+            }
+            c->desc.codec.put_token(tile, tile + k_bytes, d, slot % DENDP_TILE, k, val);
+        }
+    }
+}
+
+static void dendp_cpu_kv_write(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
+                               const dendp_row *rows, uint32_t n, const float *k, const float *val, size_t ld) {
+    dendp_cpu *cpu = (dendp_cpu *)self;
+    dendp_cpu_rows a;
+    memset(&a, 0, sizeof a);
+    a.view = v;
+    a.cache = c;
+    a.overlay = o;
+    a.rows = rows;
+    a.x = k;
+    a.x2 = val;
+    a.ldx = ld;
+    dendp_cpu_run_rows(cpu, &a, n, dendp_cpu_kv_task);
+}
+
+static void dendp_cpu_attention(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
+                                const dendp_row *rows, uint32_t n, const float *q, size_t ld, float *out) {
+    dendp_cpu *cpu = (dendp_cpu *)self;
+    dendp_attention a;
+    memset(&a, 0, sizeof a);
+    a.cache = c;
+    a.overlay = o;
+    a.ops = cpu->ops;
+    a.layer = v->layer;
+    a.n_layers = v->n_layers;
+    a.group = v->group;
+    a.group_layer = v->group_layer;
+    a.n_heads = v->n_heads;
+    a.n_kv_heads = v->n_kv_heads;
+    a.head_dim = v->head_dim;
+    a.ld_q = ld;
+    a.partials = cpu->partials;
+    a.first_segment = cpu->first_segment;
+    dendp_attention_run(&a, cpu->pool, rows, n, q, out, cpu->cap_segments);
+}
+
+/* Moves accepted tree rows, overlay slots in order of depth, to positions from first_pos on. */
+static void dendp_cpu_copy_tree(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
+                                uint32_t record, uint32_t first_pos, const uint32_t *slots, uint32_t n) {
+    uint32_t i, h, P = c->desc.block_tokens;
+    uint64_t k_bytes = c->groups[v->group].k_bytes;
+    (void)self;
+    for (i = 0; i < n; i++) {
+        uint32_t pos = first_pos + i;
+        uint32_t block = dendp_table_get(&c->nodes, dendp_cache_table(c, record, v->group), pos / P);
+        for (h = 0; h < v->n_kv_heads; h++) {
+            unsigned char *to = dendp_cache_tile(c, v->group, block, v->group_layer, h, pos % P / DENDP_TILE);
+            const unsigned char *from = dendp_overlay_tile(o, v->n_layers, slots[i], v->layer, h);
+            c->desc.codec.copy_slots(to, to + k_bytes, pos % DENDP_TILE, from, from + k_bytes, slots[i] % DENDP_TILE,
+                                     1, v->head_dim);
+        }
+    }
+}
+
+static void dendp_cpu_backend(dendp_cpu *cpu, dendp_backend *out) {
+    out->name = "cpu";
+    out->self = cpu;
+    out->embed = dendp_cpu_embed;
+    out->norm = dendp_cpu_norm;
+    out->matmul = dendp_cpu_matmul;
+    out->rotate = dendp_cpu_rotate;
+    out->kv_write = dendp_cpu_kv_write;
+    out->attention = dendp_cpu_attention;
+    out->silu_mul = dendp_cpu_silu_mul;
+    out->add = dendp_cpu_add;
+    out->head = dendp_cpu_head;
+    out->copy_tree = dendp_cpu_copy_tree;
+}
