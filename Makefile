@@ -69,7 +69,7 @@ help: ## this list
 	@printf '  CC=%s CXX=%s CFLAGS="%s" PYTHON=%s\n' '$(CC)' '$(CXX)' '$(CFLAGS)' '$(PYTHON)'
 	@printf '  MODEL=%s  (the GGUF file for run, hello and bench-fork)\n' '$(MODEL)'
 	@printf '  OUT=file.json  (bench-fork: where the result goes)\n'
-	@printf '  N=number       (bench-fork: how many forks; fuzz-run: seconds for each target)\n'
+	@printf '  N=number       (run, bench-fork: how many forks; fuzz-run: seconds for each target)\n'
 	@printf '  PEERS=folder   (bench-fork: builds of other engines to measure beside dendrite)\n'
 
 # ---- the header ---------------------------------------------------------------------------------
@@ -187,14 +187,25 @@ build/test-asan: $(TEST_INPUTS)
 build/test-tsan: $(TEST_INPUTS)
 	$(CC) $(TEST_COMPILE) -Wno-error $(TSAN) -o $@ tests/main.c -lcmocka $(LIBS)
 
-.PHONY: test test-gcc test-clang test-tools asan tsan
-test: test-gcc test-clang test-tools ## all tests, with gcc and with clang, and those of tools/
+# Runs the AVX-512 kernels on processors without AVX-512, by way of SIMDe (Debian: libsimde-dev). SIMDe's headers are
+# not made for strict warnings, and its intrinsics need AVX2 underneath.
+build/test-simde: tests/test_avx512_simde.c $(TEST_INPUTS)
+	$(GCC) -O2 -g -std=gnu11 -mavx2 -mfma -mf16c $(INCLUDE) -Itests -o $@ $< -lcmocka $(LIBS)
+
+.PHONY: test test-gcc test-clang test-simde test-tools asan tsan
+test: test-gcc test-clang test-simde test-tools ## all tests, with gcc and with clang, and those of tools/
 
 test-gcc: build/test-gcc ## tests/main.c built with gcc
 	build/test-gcc
 
 test-clang: build/test-clang ## tests/main.c built with clang
 	build/test-clang
+
+test-simde: ## the AVX-512 kernels, emulated
+	@if ! grep -q -s -w avx2 /proc/cpuinfo; then echo 'test-simde: skipped, this processor has no AVX2'; \
+	elif ! echo '#include <simde/x86/avx512.h>' | $(GCC) -fsyntax-only -x c - 2> /dev/null; then \
+	    echo 'test-simde: skipped, SIMDe is not installed'; [ "$${CI:-}" != true ]; \
+	else $(MAKE) --no-print-directory build/test-simde && build/test-simde; fi
 
 test-tools: ## the tests of the Python tools
 	$(PYTHON) -m unittest discover -s tools

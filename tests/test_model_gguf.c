@@ -427,6 +427,69 @@ static void gguf_strings_changed_later(void **state) {
     }
 }
 
+static void gguf_put(unsigned char **p, uint64_t v, int n_bytes) {
+    int i;
+    for (i = 0; i < n_bytes; i++) {
+        *(*p)++ = (unsigned char)(v >> (8 * i));
+    }
+}
+
+static void gguf_put_text(unsigned char **p, const char *s, size_t len) {
+    gguf_put(p, len, 8);
+    memcpy(*p, s, len);
+    *p += len;
+}
+
+/* A vocabulary's worth of strings behind a callback: read in buffers, not one by one, and the same strings. */
+static void gguf_long_string_array(void **state) {
+    enum { N = 20000 };
+    unsigned char *file = (unsigned char *)calloc(1, 128 + N * (8 + 40)), *p = file;
+    test_rng rng = {11};
+    gguf_bytes bytes;
+    dendp_gguf g[2];
+    test_heap heaps[2];
+    uint64_t cursors[2] = {0, 0}, lens[2] = {0, 0};
+    const char *strings[2] = {NULL, NULL};
+    uint32_t i, k;
+    (void)state;
+    assert_non_null(file);
+    memcpy(p, "GGUF\3\0\0\0", 8);
+    p += 8;
+    gguf_put(&p, 0, 8);
+    gguf_put(&p, 1, 8);
+    gguf_put_text(&p, "words", 5);
+    gguf_put(&p, DENDP_GGUF_ARRAY, 4);
+    gguf_put(&p, DENDP_GGUF_STRING, 4);
+    gguf_put(&p, N, 8);
+    for (i = 0; i < N; i++) {
+        uint32_t len = test_below(&rng, 41);
+        gguf_put(&p, len, 8);
+        for (k = 0; k < len; k++) *p++ = (unsigned char)test_below(&rng, 256);
+    }
+    memset(&bytes, 0, sizeof bytes);
+    bytes.data = file;
+    bytes.size = (size_t)(p - file);
+    for (k = 0; k < 2; k++) {
+        dend_error err;
+        ASSERT_STATUS(DEND_OK, gguf_open(&g[k], k ? GGUF_CALLBACK : GGUF_MEMORY, NULL, &bytes,
+                                         test_heap_allocator(&heaps[k]), &err));
+    }
+    assert_true(bytes.n_reads < 2 * bytes.size / DENDP_CURSOR_BYTES);
+    for (i = 0; i < N; i++) {
+        for (k = 0; k < 2; k++) {
+            assert_true(dendp_gguf_next_string(&g[k].kvs[0], &cursors[k], &strings[k], &lens[k]));
+        }
+        assert_int_equal(lens[0], lens[1]);
+        assert_memory_equal(strings[0], strings[1], lens[0]);
+    }
+    for (k = 0; k < 2; k++) {
+        assert_false(dendp_gguf_next_string(&g[k].kvs[0], &cursors[k], &strings[k], &lens[k]));
+        dendp_gguf_close(&g[k]);
+        assert_int_equal(heaps[k].n_live_bytes, 0);
+    }
+    free(file);
+}
+
 static void gguf_tensor_bytes(void **state) {
     gguf_bytes bytes = gguf_load("tests/golden/bad_gguf/good_data_backwards.gguf");
     int way;
@@ -528,20 +591,6 @@ static void gguf_out_of_memory(void **state) {
     gguf_unload(&bytes);
 }
 
-/* The same where each part of the metadata needs a chunk of its own. */
-static void gguf_put(unsigned char **p, uint64_t v, int n_bytes) {
-    int i;
-    for (i = 0; i < n_bytes; i++) {
-        *(*p)++ = (unsigned char)(v >> (8 * i));
-    }
-}
-
-static void gguf_put_text(unsigned char **p, const char *s, size_t len) {
-    gguf_put(p, len, 8);
-    memcpy(*p, s, len);
-    *p += len;
-}
-
 /* A file of n_kvs strings and n_tensors tensors of one f32 in scrambled order of names;
  * malloc. `pad` bytes of text in each string. */
 static unsigned char *gguf_build_many(uint32_t n_kvs, uint32_t n_tensors, uint32_t pad, size_t *size) {
@@ -581,6 +630,7 @@ static unsigned char *gguf_build_many(uint32_t n_kvs, uint32_t n_tensors, uint32
     return file;
 }
 
+/* The same where the metadata needs many chunks. */
 static void gguf_out_of_memory_many_chunks(void **state) {
     size_t size;
     unsigned char *file = gguf_build_many(20, 3, 40000, &size);
@@ -667,7 +717,7 @@ static void gguf_mutants(void **state) {
                                           test_heap_allocator(&heap), &errs[way]);
                 assert_true(heap.n_live_bytes <= 10 * mutant.size + 131072);
                 if (statuses[way] == DEND_OK) {
-                    fuzz_walk(&g);
+                    fuzz_gguf_walk(&g);
                     n_opened++;
                 } else {
                     assert_true(statuses[way] == DEND_ERR_FORMAT || statuses[way] == DEND_ERR_UNSUPPORTED);
@@ -957,14 +1007,24 @@ static void gguf_fuzz_corpus(void **state) {
 }
 
 static const struct CMUnitTest tests_model_gguf[] = {
-    cmocka_unit_test(gguf_zoo),           cmocka_unit_test(gguf_good_file),
-    cmocka_unit_test(gguf_lookups),       cmocka_unit_test(gguf_float_limits),
-    cmocka_unit_test(gguf_strings),       cmocka_unit_test(gguf_strings_changed_later),
-    cmocka_unit_test(gguf_tensor_bytes),  cmocka_unit_test(gguf_truncated_everywhere),
-    cmocka_unit_test(gguf_out_of_memory), cmocka_unit_test(gguf_out_of_memory_many_chunks),
-    cmocka_unit_test(gguf_failing_reads), cmocka_unit_test(gguf_mutants),
-    cmocka_unit_test(gguf_description),   cmocka_unit_test(gguf_many_tensors),
-    cmocka_unit_test(gguf_heap_sort),     cmocka_unit_test(gguf_longest_key),
-    cmocka_unit_test(gguf_count_limits),  cmocka_unit_test(gguf_huge_claims),
+    cmocka_unit_test(gguf_zoo),
+    cmocka_unit_test(gguf_good_file),
+    cmocka_unit_test(gguf_lookups),
+    cmocka_unit_test(gguf_float_limits),
+    cmocka_unit_test(gguf_strings),
+    cmocka_unit_test(gguf_strings_changed_later),
+    cmocka_unit_test(gguf_long_string_array),
+    cmocka_unit_test(gguf_tensor_bytes),
+    cmocka_unit_test(gguf_truncated_everywhere),
+    cmocka_unit_test(gguf_out_of_memory),
+    cmocka_unit_test(gguf_out_of_memory_many_chunks),
+    cmocka_unit_test(gguf_failing_reads),
+    cmocka_unit_test(gguf_mutants),
+    cmocka_unit_test(gguf_description),
+    cmocka_unit_test(gguf_many_tensors),
+    cmocka_unit_test(gguf_heap_sort),
+    cmocka_unit_test(gguf_longest_key),
+    cmocka_unit_test(gguf_count_limits),
+    cmocka_unit_test(gguf_huge_claims),
     cmocka_unit_test(gguf_fuzz_corpus),
 };

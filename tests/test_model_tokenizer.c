@@ -5,14 +5,17 @@
 
 #include <dirent.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TOK_SLOW 30
-#elif defined(__has_feature)
+/* Time limits are for optimised code without sanitizers; others get more. */
+#if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define TOK_SLOW 30
 #endif
 #endif
-#ifndef TOK_SLOW
+#if !defined(TOK_SLOW) && (defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__))
+#define TOK_SLOW 30
+#elif !defined(TOK_SLOW) && !defined(__OPTIMIZE__)
+#define TOK_SLOW 10
+#elif !defined(TOK_SLOW)
 #define TOK_SLOW 1
 #endif
 
@@ -305,16 +308,13 @@ static void tok_long_words(void **state) {
         tok_open_tiny(&t, v);
         for (u = 0; u < sizeof units / sizeof units[0]; u++) {
             size_t k, n = strlen(units[u]), n_out = 0;
-            uint64_t start;
+            clock_t start; /* the process's own time: other load on the machine does not count */
             double seconds;
             for (k = 0; k < sizeof text; k++) text[k] = units[u][k % n];
-            start = dendp_now_ns();
+            start = clock();
             ASSERT_STATUS(DEND_OK, dendp_tokenizer_encode(&t, text, sizeof text, 1, out,
                                                           sizeof out / sizeof out[0], &n_out));
-            seconds = (double)(dendp_now_ns() - start) * 1e-9;
-            if (getenv("TOK_TIMES"))
-                print_message("%s %u %.3f s, %lu tokens\n", tok_tiny_names[v], u, seconds,
-                              (unsigned long)n_out);
+            seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
             if (seconds > 1.0 * TOK_SLOW)
                 fail_msg("%s: 1 MB of unit %u took %.1f s", tok_tiny_names[v], u, seconds);
         }

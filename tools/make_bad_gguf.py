@@ -176,6 +176,8 @@ def animals():
     yield good("good_data_backwards", base(order=["z", "y", "x"]))
     yield good("good_four_dims", Gguf(KVS, [("x", T_F32, [2, 3, 2, 2])]))
     yield good("good_name_64", Gguf(KVS, [("n" * 64, T_F32, [2])]))
+    yield good("good_string_ends_file", last(STRING, "tail"))
+    yield good("good_strings_end_file", last(ARRAY, (STRING, ["ab", "tail"])))
     yield good("good_super_block", Gguf([], [("k", T_Q4_K, [512])]))
 
     # the head

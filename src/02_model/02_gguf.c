@@ -859,7 +859,8 @@ static dend_status dendp_gguf_open(dendp_gguf *g, const dend_model_desc *desc, d
 
 /* -- tensor data ------------------------------------------------------------------------ */
 
-/* The bytes of a tensor where they lie in memory, [n_bytes]; NULL behind a read callback. */
+/* The bytes of a tensor where they lie in memory, [n_bytes]; NULL behind a read
+ * callback. Aligned as the file says only where the caller's memory is. */
 static const unsigned char *dendp_gguf_tensor_data(const dendp_gguf *g, const dendp_gguf_tensor *t) {
     return g->file.data ? g->file.data + t->offset : NULL;
 }

@@ -7,12 +7,12 @@
  *     "Hi there<|im_end|>"                           special tokens
  *     "Hi there" <|im_end|>                          words (the split)
  *     "Hi" " there" <|im_end|>                       pairs merged by rank (BPE)
- *     17250 612 2                                    ids
+ *     26843 665 2                                    ids (of SmolLM2)
  *
  * SPECIAL TOKENS are looked for in the text first: at each position the
  * longest one, from left to right. User-defined ones always count. Control
  * ones (<|im_end|>, <s>, ...) only do when the caller asks for them, and no
- * other way leads to them: text of a user can never become a control token.
+ * other way leads to them: what a user types never becomes a control token.
  *
  * SPLIT  A regular expression cuts the rest into words, so that no token
  * reaches across a word's edge. Each family of models has its own; it is
@@ -49,7 +49,7 @@
  * are those of its halves. Vocabularies that break this are read, but such
  * tokens are out of reach; merges that name unknown tokens are refused.
  *
- * Cost: loading O(file's metadata), memory at most about 8 times that.
+ * Cost: loading O(file's metadata), memory at most about 6 times that.
  * Encoding n bytes: O(n log w) for words of w bytes, plus O(s) at each place
  * where a special token of s bytes could begin.
  * ======================================================================== */
@@ -202,7 +202,7 @@ static const uint32_t dendp_uni_runs[DENDP_UNI_RUNS] = {
 /* Classes of ASCII, where nearly all text is. */
 static const unsigned char dendp_ascii_class[128] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 3, 3, 3, 0, 0, /* tab to carriage return */
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* */
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* other controls */
     3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* space */
     2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 0, /* 0 to 9 */
     0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, /* A */
@@ -371,10 +371,9 @@ static const dendp_pre dendp_pres[] = {
 
 /* The stand-in of a byte. The 68 bytes that do not print are 0-0x20, 0x7f-0xa0 and 0xad. */
 static uint32_t dendp_alphabet_of(uint32_t byte) {
-    return byte <= 0x20                   ? 0x100 + byte
-           : byte >= 0x7f && byte <= 0xa0 ? byte - 0x7f + 0x121
-           : byte == 0xad                 ? 0x143
-                                          : byte;
+    if (byte <= 0x20) return byte + 0x100;
+    if (byte >= 0x7f && byte <= 0xa0) return byte - 0x7f + 0x121;
+    return byte == 0xad ? 0x143 : byte;
 }
 
 /* The byte for which the first character of s[n] stands, and the character's
@@ -386,9 +385,10 @@ static int dendp_alphabet_next(const char *s, size_t n, size_t *len) {
     if (n < 2 || b < 0xc2 || b > 0xc5 || ((unsigned char)s[1] & 0xc0) != 0x80) return -1;
     *len = 2;
     c = (b & 0x1f) << 6 | ((unsigned char)s[1] & 0x3fu);
-    if (c >= 0x100)
-        return c <= 0x120 ? (int)c - 0x100 : c <= 0x142 ? (int)c - 0x121 + 0x7f : c == 0x143 ? 0xad : -1;
-    return c > 0xa0 && c != 0xad ? (int)c : -1;
+    if (c <= 0xff) return c > 0xa0 && c != 0xad ? (int)c : -1;
+    if (c <= 0x120) return (int)c - 0x100;
+    if (c <= 0x142) return (int)c - 0x121 + 0x7f;
+    return c == 0x143 ? 0xad : -1;
 }
 
 /* -- the vocabulary ------------------------------------------------------------- */
@@ -539,9 +539,7 @@ static const dendp_kin dendp_kins[] = {
     {"<EOT>", DENDP_KIN_EOT},
     {"_<EOT>", DENDP_KIN_EOT},
     {"[EOT]", DENDP_KIN_EOT},
-    {"<\xef\xbd\x9c"
-     "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
-     DENDP_KIN_EOT}, /* DeepSeek */
+    {"<\357\275\234end\342\226\201of\342\226\201sentence\357\275\234>", DENDP_KIN_EOT}, /* DeepSeek */
     {"</s>", DENDP_KIN_END},
     {"<eos>", DENDP_KIN_END},
     {"[EOS]", DENDP_KIN_END},
@@ -783,10 +781,9 @@ static dend_status dendp_tok_load_merges(dendp_tokenizer *t, const dendp_tok_sou
     uint32_t rank;
     const char *s;
     for (rank = 0; dendp_gguf_next_string(src->merges, &cursor, &s, &len); rank++) {
-        size_t n = (size_t)len, n_left = 1, n_right;
+        size_t n = (size_t)len, n_left = 1, n_right; /* a space at 0 would belong to the left half */
         uint32_t left, right, made;
-        while (n_left < n && s[n_left] != ' ')
-            n_left++; /* not at 0: in other alphabets a half may begin with it */
+        while (n_left < n && s[n_left] != ' ') n_left++;
         if (n_left + 1 >= n) {
             return DENDP_FAIL(err, DEND_ERR_FORMAT, "merge is not two texts with a space between", where);
         }

@@ -38,6 +38,15 @@ typedef void (*dendp_float_fn)(const unsigned char *panel, uint32_t k, const flo
 
 #define DENDP_MATMUL_ROWS 64 /* rows that one call of a kernel takes at most: their sums and bytes stay in cache */
 
+/* a * b + c, rounded once. Under -ffast-math clang 14 computes a call of fmaf
+ * that may be regrouped by multiplying and adding. */
+static float dendp_fma(float a, float b, float c) {
+#if defined(__clang__) && __clang_major__ >= 12
+#pragma clang fp reassociate(off)
+#endif
+    return fmaf(a, b, c);
+}
+
 /* sum code * q over n k. */
 static int32_t dendp_dot_scalar(const unsigned char *code, const int8_t *q, uint32_t n) {
     int32_t dot = 0;
@@ -55,12 +64,12 @@ static float dendp_block_scalar(dendp_form form, const dendp_lane_block *w, cons
     int32_t high = dendp_dot_scalar(w->code + 16, a->q + 16, 16) + centre * (a->n - a->n_low);
     if (form == DENDP_FORM_Q6_K) {
         float t = dendp_keep((float)low * dendp_keep(w->scale[0]));
-        t = fmaf((float)high, dendp_keep(w->scale[1]), t);
-        return fmaf(t, a->scale, y);
+        t = dendp_fma((float)high, dendp_keep(w->scale[1]), t);
+        return dendp_fma(t, a->scale, y);
     }
-    y = fmaf((float)(low + high), dendp_keep(w->scale[0]) * a->scale, y);
+    y = dendp_fma((float)(low + high), dendp_keep(w->scale[0]) * a->scale, y);
     if (dendp_form_has_min(form)) {
-        y = fmaf(dendp_keep(w->min), a->min_factor, y);
+        y = dendp_fma(dendp_keep(w->min), a->min_factor, y);
     }
     return y;
 }
@@ -94,7 +103,7 @@ static void dendp_float_scalar(dendp_form form, const unsigned char *panel, uint
             float c[4] = {0, 0, 0, 0};
             for (i = 0; i < k; i++) {
                 float w = dendp_float_weight(form, panel, (size_t)i * DENDP_LANES + lane);
-                c[i % 4] = fmaf(w, x[r * ldx + i], c[i % 4]);
+                c[i % 4] = dendp_fma(w, x[r * ldx + i], c[i % 4]);
             }
             y[r * ldy + lane] = dendp_keep(c[0] + c[1]) + dendp_keep(c[2] + c[3]);
         }
