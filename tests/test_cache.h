@@ -80,7 +80,8 @@ static void tc_toy_flip(void *k_tile, void *v_tile, uint32_t d) {
     tc_toy_scramble(v_tile, (size_t)d * 64);
 }
 
-static void tc_toy_put(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, const float *k, const float *v) {
+static void tc_toy_put(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, const float *k,
+                       const float *v) {
     tc_toy_head *head = (tc_toy_head *)k_tile;
     float *kt = tc_toy_k(k_tile) + (size_t)slot * d, *vt = (float *)v_tile + (size_t)slot * d;
     tc_toy_valid(k_tile, v_tile, d);
@@ -96,7 +97,8 @@ static void tc_toy_put(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, co
     head->check = tc_toy_sum(k_tile, v_tile, d);
 }
 
-static void tc_toy_get(const void *k_tile, const void *v_tile, uint32_t d, uint32_t slot, float *k, float *v) {
+static void tc_toy_get(const void *k_tile, const void *v_tile, uint32_t d, uint32_t slot, float *k,
+                       float *v) {
     tc_toy_head head;
     unsigned char *copy = (unsigned char *)malloc((size_t)(tc_toy_k_bytes(d) + tc_toy_v_bytes(d)));
     unsigned char *copy_v = copy + tc_toy_k_bytes(d);
@@ -143,8 +145,8 @@ static void tc_toy_truncate(void *k_tile, void *v_tile, uint32_t d, uint32_t n) 
     head->check = tc_toy_sum(k_tile, v_tile, d);
 }
 
-static void tc_toy_copy(void *k_dst, void *v_dst, uint32_t dst, const void *k_src, const void *v_src, uint32_t src,
-                        uint32_t n, uint32_t d) {
+static void tc_toy_copy(void *k_dst, void *v_dst, uint32_t dst, const void *k_src, const void *v_src,
+                        uint32_t src, uint32_t n, uint32_t d) {
     float k[64], v[64];
     uint32_t i;
     TC_CHECK(d <= 64);
@@ -356,7 +358,7 @@ static tc_cache *tc_new(uint32_t codec, uint32_t n_blocks, uint32_t n_seqs, uint
 
 /* Creates the cache, with n_sidecars (0..2) of the given sizes. */
 static void tc_open(tc_cache *t, uint32_t n_sidecars, uint32_t items0, uint32_t items1) {
-    uint32_t i;
+    uint32_t i, j;
     t->allocator = test_heap_allocator(&t->heap);
     t->side[0].n_items = items0;
     t->side[1].n_items = items1;
@@ -364,6 +366,9 @@ static void tc_open(tc_cache *t, uint32_t n_sidecars, uint32_t items0, uint32_t 
     for (i = 0; i < 2; i++) {
         dendp_sidecar_vtable *vt = &t->side_vt[i];
         assert_true(t->side[i].n_items <= TC_SIDE_ITEMS);
+        for (j = 0; j < TC_SIDE_ITEMS; j++) { /* as after a release: digests take in free ones too */
+            memset(t->side[i].items[j].notes, 0xee, sizeof t->side[i].items[j].notes);
+        }
         vt->name = "toy";
         vt->user = &t->side[i];
         vt->retain = tc_side_retain;
@@ -406,8 +411,8 @@ enum { TC_UNSEEN, TC_REACHED, TC_PENDING, TC_FREE };
 /* Counts every name of every node and block, starting from the given roots
  * (one entry for each record and group that names it) and the pending list, and
  * holds the result against the counts; free lists must hold all that is left. */
-static void tc_walk_nodes(const dendp_node_pool *np, uint32_t n_groups, const uint32_t *roots, uint32_t n_roots,
-                          tc_refs *refs) {
+static void tc_walk_nodes(const dendp_node_pool *np, uint32_t n_groups, const uint32_t *roots,
+                          uint32_t n_roots, tc_refs *refs) {
     uint32_t n_stack = 0, id, i, g, n, n_blocks = np->pools[0].n_blocks;
     memset(refs->node, 0, np->n_nodes * sizeof *refs->node);
     memset(refs->node_state, TC_UNSEEN, np->n_nodes);
@@ -481,7 +486,8 @@ static void tc_walk_nodes(const dendp_node_pool *np, uint32_t n_groups, const ui
             TC_CHECK(pool->count[id] == refs->block[g * n_blocks + id]);
             TC_CHECK((pool->count[id] == 0) == (state[id] == TC_FREE));
             TC_CHECK(pool->count[id] == 0 || pool->ready[id] <= pool->fill[id]);
-            TC_CHECK(pool->count[id] == 0 || pool->claimed[id] == pool->ready[id]); /* no batch is in flight */
+            TC_CHECK(pool->count[id] == 0 ||
+                     pool->claimed[id] == pool->ready[id]); /* no batch is in flight */
             TC_CHECK(pool->count[id] == 0 || pool->fill[id] <= pool->block_tokens);
         }
     }
@@ -699,8 +705,8 @@ static uint64_t tc_history(uint64_t history, int32_t token) {
 }
 
 /* K and V of one head: a hash of (all tokens up to and including pos, pos, group, layer, head, dimension). */
-static void tc_kv(uint64_t history, uint32_t pos, uint32_t g, uint32_t layer, uint32_t head, uint32_t d, float *k,
-                  float *v) {
+static void tc_kv(uint64_t history, uint32_t pos, uint32_t g, uint32_t layer, uint32_t head, uint32_t d,
+                  float *k, float *v) {
     uint64_t word[2], h;
     uint32_t i;
     word[0] = history;
@@ -726,7 +732,8 @@ static void tc_put(const tc_cache *t, uint32_t record, uint32_t pos, uint64_t hi
             for (head = 0; head < group->desc.n_kv_heads; head++) {
                 unsigned char *tile = dendp_cache_tile(c, g, block, layer, head, pos % P / DENDP_TILE);
                 tc_kv(history, pos, g, layer, head, group->desc.head_dim, k, v);
-                c->desc.codec.put_token(tile, tile + group->k_bytes, group->desc.head_dim, pos % DENDP_TILE, k, v);
+                c->desc.codec.put_token(tile, tile + group->k_bytes, group->desc.head_dim, pos % DENDP_TILE,
+                                        k, v);
             }
         }
     }

@@ -171,13 +171,15 @@ static void test_codec_copy_slots(void **state) {
         for (w = 0; w < TK_N_WIDTHS; w++) {
             uint32_t d = tk_widths[w];
             dendp_codec codec;
-            float *x = (float *)malloc((size_t)d * 64 * sizeof *x), *y = (float *)malloc((size_t)d * 64 * sizeof *y);
+            float *x = (float *)malloc((size_t)d * 64 * sizeof *x),
+                  *y = (float *)malloc((size_t)d * 64 * sizeof *y);
             tk_tile t[2];
             assert_non_null(x);
             assert_non_null(y);
             tc_codec_get(which, DEND_ISA_SCALAR, &codec);
             for (round = 0; round < 6; round++) {
-                uint32_t n = test_below(&rng, 17), src = test_below(&rng, 17 - n), dst = test_below(&rng, 17 - n);
+                uint32_t n = test_below(&rng, 17), src = test_below(&rng, 17 - n),
+                         dst = test_below(&rng, 17 - n);
                 uint32_t to = test_below(&rng, 2);
                 tk_random(&rng, x, d * 64);
                 for (i = 0; i < 2; i++) {
@@ -243,7 +245,8 @@ static void test_codec_toy_itself(void **state) {
 /* NaN, infinity and huge values in one token: no trap, the codes are defined,
  * and no other slot, and in q8_0 no other group of 32, changes. */
 static void test_codec_extremes(void **state) {
-    static const float bad[] = {3.4e38f, -3.4e38f, 65504.0f, 70000.0f, 8.4e6f, 1e-45f, 0.0f, -0.0f, 0.0f, 0.0f, 0.0f};
+    static const float bad[] = {3.4e38f, -3.4e38f, 65504.0f, 70000.0f, 8.4e6f, 1e-45f,
+                                0.0f,    -0.0f,    0.0f,     0.0f,     0.0f};
     uint32_t which, n = sizeof bad / sizeof bad[0], e, s, i;
     test_rng rng;
     (void)state;
@@ -289,7 +292,9 @@ static void test_codec_extremes(void **state) {
                         ASSERT_NEAR(x[5][33], k[33], 20.0 / 127, 0);
                     } else {
                         double clamp = 127.0 * 65504; /* the largest that can be said */
-                        double want = (double)value > clamp ? clamp : (double)value < -clamp ? -clamp : (double)value;
+                        double want = (double)value > clamp    ? clamp
+                                      : (double)value < -clamp ? -clamp
+                                                               : (double)value;
                         ASSERT_NEAR(want, k[40], 20.0 / 127, 1.0 / 254 + 1.0 / 2048);
                     }
                 }
@@ -366,7 +371,8 @@ static void tk_case_close(tk_case *c) {
 
 /* Scores of n_q queries by one instruction set: within the derived bound of
  * float64, at most twice as far off as the scalar form, and equal to it. */
-static void tk_score(const tk_case *c, const dendp_tile_ops *ops, const dendp_tile_ops *scalar, uint32_t n_q) {
+static void tk_score(const tk_case *c, const dendp_tile_ops *ops, const dendp_tile_ops *scalar,
+                     uint32_t n_q) {
     float *s = (float *)malloc(((size_t)c->ld * TK_QUERIES + 1) * 2 * sizeof *s);
     float *got = s + 1, *want = s + (size_t)c->ld * TK_QUERIES + 1;
     uint32_t a, t, i;
@@ -405,7 +411,8 @@ static void tk_score(const tk_case *c, const dendp_tile_ops *ops, const dendp_ti
     free(s);
 }
 
-static void tk_add_v(const tk_case *c, const dendp_tile_ops *ops, const dendp_tile_ops *scalar, uint32_t n_q) {
+static void tk_add_v(const tk_case *c, const dendp_tile_ops *ops, const dendp_tile_ops *scalar,
+                     uint32_t n_q) {
     size_t n = (size_t)c->d * TK_QUERIES;
     float *o = (float *)malloc((n + 1) * 2 * sizeof *o), *got = o + 1, *want = o + n + 1;
     uint32_t a, t, i;
@@ -449,7 +456,9 @@ static void test_tiles_against_float64(void **state) {
     for (which = TC_F32; which <= TC_Q8; which++) {
         for (w = 0; w < TK_N_WIDTHS; w++) {
             for (round = 0; round < 4; round++) {
-                uint32_t mask = round == 0 ? 0xffffu : round == 1 ? 1u << test_below(&rng, 16) : test_below(&rng, 65536);
+                uint32_t mask = round == 0   ? 0xffffu
+                                : round == 1 ? 1u << test_below(&rng, 16)
+                                             : test_below(&rng, 65536);
                 tk_case c;
                 mask = round == 3 && w == 0 ? 0 : mask;
                 tk_case_open(&c, which, tk_widths[w], mask, &rng);
@@ -521,9 +530,10 @@ static void tk_vector_ops(const dendp_vector_ops *ops[3]) {
 
 /* Values that break careless code. */
 static float tk_special(uint32_t i) {
-    static const uint32_t bits[] = {0x7fc00000u, 0xffc00000u, 0x7f800000u, 0xff800000u, 0x7f7fffffu, 0xff7fffffu,
-                                    0x00000001u, 0x80000001u, 0x00000000u, 0x80000000u, 0x42fc0000u, 0xc2fc0000u,
-                                    0x42fcffffu, 0xc2fd0001u, 0x43160000u, 0xc3160000u, 0x4f000000u, 0xcf000001u};
+    static const uint32_t bits[] = {0x7fc00000u, 0xffc00000u, 0x7f800000u, 0xff800000u, 0x7f7fffffu,
+                                    0xff7fffffu, 0x00000001u, 0x80000001u, 0x00000000u, 0x80000000u,
+                                    0x42fc0000u, 0xc2fc0000u, 0x42fcffffu, 0xc2fd0001u, 0x43160000u,
+                                    0xc3160000u, 0x4f000000u, 0xcf000001u};
     return dendp_bits_f32(bits[i % (sizeof bits / sizeof bits[0])]);
 }
 #define TK_SPECIALS 18u
@@ -536,7 +546,7 @@ DENDP_TARGET_AVX2 static void tk_exp2_avx2(const float *x, float *y) {
 
 /* 2^x: Taylor remainder 5.2e-9, and with u = 2^-24: u for the last step, half
  * of the step before and of c1 (0.7 u and 0.5 u relative to p >= 0.707): 2.4 u. */
-static void test_exp2(void **state) {
+static void test_vector_exp2(void **state) {
     uint32_t i;
     test_rng rng;
     (void)state;
@@ -550,7 +560,8 @@ static void test_exp2(void **state) {
         float y = dendp_exp2(tk_special(i));
         TC_CHECK(dendp_finite(y) && y >= 1e-38f && y <= 8.6e37f);
     }
-    TC_CHECK(dendp_f32_bits(dendp_exp2(0.0f)) == 0x3f800000u && dendp_f32_bits(dendp_exp2(-0.0f)) == 0x3f800000u);
+    TC_CHECK(dendp_f32_bits(dendp_exp2(0.0f)) == 0x3f800000u &&
+             dendp_f32_bits(dendp_exp2(-0.0f)) == 0x3f800000u);
     TC_CHECK(dendp_f32_bits(dendp_exp2(tk_special(0))) == dendp_f32_bits(dendp_exp2(-126.0f))); /* NaN */
 #if DENDP_X86
     for (i = dendp_cpu_features() & DENDP_CPU_AVX2 ? 0 : 100000; i < 100000; i++) { /* the vector form */
@@ -569,7 +580,7 @@ static void test_exp2(void **state) {
 
 /* rms_norm: the sum is a chain of ceil(n/16) steps and 4 more, its square root
  * halves the relative error; then + eps, sqrt, reciprocal, two products and a division. */
-static void test_rms_norm(void **state) {
+static void test_vector_rms_norm(void **state) {
     static const uint32_t sizes[] = {1, 7, 8, 15, 16, 17, 24, 31, 64, 576, 1000, 4096};
     const dendp_vector_ops *ops[3], *scalar;
     uint32_t k, isa, i, round;
@@ -615,7 +626,7 @@ static void test_rms_norm(void **state) {
 /* silu(g) * up: the argument g * log2(e) is off by 2 u |g| of e^-g, e^-g by 2.5 u
  * itself, and sum, quotient, product by u each; where e^-g leaves the range of
  * float (|g| > 87), the result is below |g| * 2^-125. */
-static void test_silu_mul(void **state) {
+static void test_vector_silu_mul(void **state) {
     const dendp_vector_ops *ops[3], *scalar;
     uint32_t n, isa, i, round;
     test_rng rng;
@@ -653,7 +664,7 @@ static void test_silu_mul(void **state) {
 /* softmax: each weight as 2^x, the difference s - max rounds once (u * |s - max|
  * * ln 2 of the weight); masked slots and NaN are exact zeros; the sum is a
  * chain of n/16 steps and 4 more. */
-static void test_softmax(void **state) {
+static void test_vector_softmax(void **state) {
     const dendp_vector_ops *ops[3], *scalar;
     uint32_t n, isa, i, round;
     test_rng rng;
@@ -704,7 +715,7 @@ static void test_softmax(void **state) {
 /* sum_exp: the argument rounds twice (2 u |x - max|), the constant and 2^x are
  * off by u and 2.5 u, and each part of 512 is a chain of 32 steps and 4 more;
  * values further than 87 below the max count as 2^-126 each. */
-static void test_sum_exp(void **state) {
+static void test_vector_sum_exp(void **state) {
     static const uint32_t sizes[] = {1, 5, 15, 16, 17, 511, 512, 513, 1024, 1100, 49152};
     const dendp_vector_ops *ops[3], *scalar;
     float *x = (float *)malloc(49152 * sizeof *x);
@@ -742,7 +753,7 @@ static void test_sum_exp(void **state) {
 }
 
 /* Rotations keep lengths, invert with the opposite angle, and act on the pairs that their names say. */
-static void test_rope(void **state) {
+static void test_vector_rope(void **state) {
     float v[24], w[24], angles[16], back[16];
     uint32_t i;
     test_rng rng;
@@ -776,8 +787,8 @@ static void test_rope(void **state) {
     }
     assert_memory_equal(w + 16, v + 16, 8 * sizeof *v);
     dendp_add_to(w, v, 5);
-    ASSERT_NEAR((double)v[5 - 1] + ((double)v[4] * (double)angles[8] - (double)v[12] * (double)angles[9]), w[4],
-                40 * 4 * TK_U, 0);
+    ASSERT_NEAR((double)v[5 - 1] + ((double)v[4] * (double)angles[8] - (double)v[12] * (double)angles[9]),
+                w[4], 40 * 4 * TK_U, 0);
 }
 
 static const struct CMUnitTest tests_cache_codec[] = {
@@ -788,10 +799,10 @@ static const struct CMUnitTest tests_cache_codec[] = {
     cmocka_unit_test(test_tiles_against_float64),
     cmocka_unit_test(test_tiles_dispatch),
     cmocka_unit_test(test_tiles_rows_independent),
-    cmocka_unit_test(test_exp2),
-    cmocka_unit_test(test_rms_norm),
-    cmocka_unit_test(test_silu_mul),
-    cmocka_unit_test(test_softmax),
-    cmocka_unit_test(test_sum_exp),
-    cmocka_unit_test(test_rope),
+    cmocka_unit_test(test_vector_exp2),
+    cmocka_unit_test(test_vector_rms_norm),
+    cmocka_unit_test(test_vector_silu_mul),
+    cmocka_unit_test(test_vector_softmax),
+    cmocka_unit_test(test_vector_sum_exp),
+    cmocka_unit_test(test_vector_rope),
 };

@@ -143,7 +143,8 @@ static void ts_compare(ts_world *w) {
         r = &c->records[slot->record];
         TC_CHECK(slot->stream == s->stream && slot->n_forks == s->n_forks && slot->user == s->user);
         for (j = 0; j < n; j++) {
-            TC_CHECK(!w->seqs[j].live || (w->seqs[j].share == s->share) == (c->slots[j].record == slot->record));
+            TC_CHECK(!w->seqs[j].live ||
+                     (w->seqs[j].share == s->share) == (c->slots[j].record == slot->record));
         }
         TC_CHECK(r->len == s->len && r->n_ready == s->n_ready);
         TC_CHECK((r->logits_row != DENDP_NONE) == s->logits);
@@ -155,7 +156,8 @@ static void ts_compare(ts_world *w) {
         }
         for (pos = 0; pos < s->len; pos++) {
             if (pos % w->config->P == 0) {
-                uint32_t block = dendp_table_get(&c->nodes, dendp_cache_table(c, slot->record, 0), pos / w->config->P);
+                uint32_t block =
+                    dendp_table_get(&c->nodes, dendp_cache_table(c, slot->record, 0), pos / w->config->P);
                 TC_CHECK(c->pools[0].hash[block] == hash);
             }
             TC_CHECK(dendp_record_token(c, slot->record, pos) == s->tokens[pos]);
@@ -684,7 +686,8 @@ static void ts_run(const ts_config *config, uint64_t seed) {
     tc_close(t);
 }
 
-/* name, codec, P, groups, blocks, seqs, ctx, logits, budget, sidecars, {items}, append, every, ops, poison, minima */
+/* name, codec, P, groups, blocks, seqs, ctx, logits, budget, sidecars, {items},
+ * max_append, check_every, n_ops, poison, minima */
 static const ts_config ts_configs[] = {
     {"f32, plain", TC_F32, 16, 1, 200, 12, 200, 4, 64, 0, {0, 0}, 40, 4, 2500, true, 0, 50, 0},
     {"f32, tiny pool", TC_F32, 16, 1, 14, 8, 150, 2, 0, 0, {0, 0}, 40, 4, 2500, true, 50, 50, 0},
@@ -878,6 +881,62 @@ static void test_cache_sidecar_full(void **state) {
     tc_close(t);
 }
 
+/* A shortage in any one place, of blocks in the second group or of nodes, stops
+ * every operation that would need it, and nothing changes. The test takes what
+ * is left with its own hands and gives it back. */
+static void test_cache_shortages(void **state) {
+    tc_cache *t = tc_new(TC_F32, 40, 4, 1000);
+    uint32_t *taken, n = 0, i;
+    uint64_t history = 0, before, bytes;
+    dend_seq a, b;
+    int32_t token = 7;
+    (void)state;
+    t->groups[1] = t->groups[0];
+    t->groups[1].window = 16;
+    t->desc.n_groups = 2;
+    tc_open(t, 0, 0, 0);
+    taken = (uint32_t *)calloc(t->c->nodes.n_nodes + 40, sizeof *taken);
+    assert_non_null(taken);
+    a = ts_begin(t);
+    ts_grow(t, a, &history, 0, 104, true);
+    b = ts_child(t, a);
+    while (t->c->pools[1].n_free > 0) {
+        taken[n++] = dendp_block_take(&t->c->pools[1]);
+    }
+    before = tc_digest_state(t);
+    bytes = tc_digest_bytes(t);
+    ASSERT_STATUS(DEND_OK, dendp_cache_append(t->c, dendp_cache_slot(t->c, a), &token, 1)); /* in place */
+    assert_true(before != tc_digest_state(t)); /* the digest sees what happens */
+    before = tc_digest_state(t);
+    bytes = tc_digest_bytes(t);
+    ASSERT_STATUS(DEND_ERR_NO_BLOCKS,
+                  dendp_cache_append(t->c, dendp_cache_slot(t->c, b), &token, 1)); /* a copy */
+    assert_true(before == tc_digest_state(t) && bytes == tc_digest_bytes(t));
+    while (n > 0) {
+        dendp_block_release(&t->c->pools[1], taken[--n]);
+    }
+    tc_walk(t);
+    while (t->c->nodes.n_free > 0) {
+        taken[n++] = dendp_node_take(&t->c->nodes, 0, 0);
+    }
+    before = tc_digest_state(t);
+    bytes = tc_digest_bytes(t);
+    ASSERT_STATUS(DEND_ERR_NO_BLOCKS, dendp_cache_append(t->c, dendp_cache_slot(t->c, b), &token, 1));
+    ASSERT_STATUS(DEND_ERR_NO_BLOCKS, dendp_cache_rewind(t->c, dendp_cache_slot(t->c, b), 20));
+    ASSERT_STATUS(DEND_ERR_NO_BLOCKS, dendp_cache_trim(t->c, dendp_cache_slot(t->c, b), 1, 64));
+    assert_true(before == tc_digest_state(t) && bytes == tc_digest_bytes(t));
+    for (i = 0; i < n; i++) {
+        dendp_node_give(&t->c->nodes, taken[i]);
+    }
+    ASSERT_STATUS(DEND_OK, dendp_cache_trim(t->c, dendp_cache_slot(t->c, b), 1, 64));
+    ASSERT_STATUS(DEND_OK, dendp_cache_append(t->c, dendp_cache_slot(t->c, b), &token, 1));
+    tc_walk(t);
+    ASSERT_STATUS(DEND_OK, dendp_cache_rewind(t->c, dendp_cache_slot(t->c, a), 20));
+    tc_walk(t);
+    free(taken);
+    tc_close(t);
+}
+
 /* -- snapshots ----------------------------------------------------------------------- */
 
 /* A sequence that shares its tail with a longer one: the saved block holds the
@@ -940,7 +999,8 @@ static void test_cache_snapshot_other_cache(void **state) {
             assert_int_equal(ts_record(u, b)->len, 37);
             tc_check_kv(u, dendp_cache_slot(u->c, b)->record, 36, history);
             ASSERT_STATUS(DEND_OK, dendp_cache_seq_drop(u->c, b));
-            ASSERT_STATUS(DEND_ERR_FORMAT, dendp_cache_restore(u->c, &reader, 36, &b)); /* a token beyond the vocabulary */
+            ASSERT_STATUS(DEND_ERR_FORMAT,
+                          dendp_cache_restore(u->c, &reader, 36, &b)); /* a token beyond the vocabulary */
         } else {
             ASSERT_STATUS(i == 5   ? DEND_ERR_NO_BLOCKS
                           : i == 6 ? DEND_ERR_CONTEXT_FULL
@@ -959,8 +1019,9 @@ static void test_cache_snapshot_other_cache(void **state) {
     tc_close(t);
 }
 
-/* Changes the 32-bit word at `at` of a snapshot and sets its check right again. The pieces that the check runs
- * over are those of the layout: header, words, tokens, then for each group its first block and its blocks. */
+/* Changes the 32-bit word at `at` of a snapshot and sets its check right again.
+ * The pieces that the check runs over are those of the layout: header, words,
+ * tokens, then for each group its first block and its blocks. */
 static void ts_forge(const tc_cache *t, tc_buffer *b, size_t at, uint32_t word) {
     uint32_t len, n_blocks, first, g, i;
     size_t p = 32;
@@ -1036,6 +1097,7 @@ static void test_cache_snapshot_forged(void **state) {
 static const struct CMUnitTest tests_cache_sequence[] = {
     cmocka_unit_test(test_cache_random_operations),     cmocka_unit_test(test_cache_generation_wraps),
     cmocka_unit_test(test_cache_waiting_computed_once), cmocka_unit_test(test_cache_trim_keeps_tail),
-    cmocka_unit_test(test_cache_sidecar_full),          cmocka_unit_test(test_cache_snapshot_short_sharer),
-    cmocka_unit_test(test_cache_snapshot_other_cache),  cmocka_unit_test(test_cache_snapshot_forged),
+    cmocka_unit_test(test_cache_sidecar_full),          cmocka_unit_test(test_cache_shortages),
+    cmocka_unit_test(test_cache_snapshot_short_sharer), cmocka_unit_test(test_cache_snapshot_other_cache),
+    cmocka_unit_test(test_cache_snapshot_forged),
 };

@@ -365,7 +365,7 @@ static void test_fork_many_groups(void **state) {
 /* -- memory -------------------------------------------------------------------------------- */
 
 /* Six branches of 64 tokens on a prefix of 4,096: at most 1.12 times the blocks of one. */
-static void test_branches_share(void **state) {
+static void test_fork_branches_share(void **state) {
     tc_cache *t = tc_new(TC_F16, 400, 8, 4200);
     dend_seq root, branch[6];
     uint32_t i, one, all;
@@ -394,7 +394,7 @@ static void test_branches_share(void **state) {
 }
 
 /* Ten thousand live branches of one 1,000-token context: a block each, no more. */
-static void test_branches_many(void **state) {
+static void test_fork_branches_many(void **state) {
     tc_cache *t = tc_new(TC_F16, 10064, 10001, 1100);
     dend_seq root, *branch = (dend_seq *)calloc(10000, sizeof *branch);
     uint32_t i, j;
@@ -485,7 +485,7 @@ static void tf_siblings(uint32_t codec, uint32_t survivor) {
     tc_close(t);
 }
 
-static void test_siblings(void **state) {
+static void test_fork_siblings(void **state) {
     uint32_t codec;
     (void)state;
     for (codec = TC_F32; codec <= TC_TOY; codec++) {
@@ -540,14 +540,14 @@ static void tf_drop_long(bool in_a_hurry) {
     tc_close(t);
 }
 
-static void test_drop_long(void **state) {
+static void test_cache_drop_long(void **state) {
     (void)state;
     tf_drop_long(false);
     tf_drop_long(true);
 }
 
 /* A budget of 0 reclaims nothing by itself, and still nothing is lost. */
-static void test_drop_budget_zero(void **state) {
+static void test_cache_drop_budget_zero(void **state) {
     tc_cache *t = tc_new(TC_F32, 16, 3, 256);
     uint32_t i;
     (void)state;
@@ -574,7 +574,7 @@ static int tf_compare_u64(const void *a, const void *b) {
 
 /* 100,000 forks (of one parent, of chains, of created sequences) and as many
  * streams: all different. */
-static void test_streams_differ(void **state) {
+static void test_fork_streams_differ(void **state) {
     tc_cache *t = tc_new(TC_F32, 1, 8, 16);
     uint64_t *streams = (uint64_t *)calloc(100004, sizeof *streams);
     uint32_t n = 0, i;
@@ -608,7 +608,7 @@ static void test_streams_differ(void **state) {
 
 /* A child's stream depends on its parent's and on how often the parent forked
  * before: not on what others do in between, nor on slots; another seed, other streams. */
-static void test_streams_order(void **state) {
+static void test_fork_streams_order(void **state) {
     uint64_t seen[3][4], first;
     uint32_t round, i;
     dend_seq p, q, child[4], other;
@@ -621,7 +621,7 @@ static void test_streams_order(void **state) {
         q = tf_create(t);
         first = dendp_cache_slot(t->c, p)->stream;
         for (i = 0; i < 4; i++) {
-            if (round == 1) { /* others fork, append, drop in between; the parent grows, its same-stream twins come and go */
+            if (round == 1) { /* others fork, grow, go; the parent grows and gets same-stream twins */
                 other = tf_fork(t, q);
                 ASSERT_STATUS(DEND_OK, tf_append(t, q, 0, 1));
                 ASSERT_STATUS(DEND_OK, tf_append(t, p, 0, 1));
@@ -648,7 +648,7 @@ static void test_streams_order(void **state) {
 /* -- creation ---------------------------------------------------------------------------------------- */
 
 /* No memory, and sizes beyond any machine: NULL, nothing leaked. */
-static void test_create_fails(void **state) {
+static void test_cache_create_fails(void **state) {
     tc_cache *t = tc_new(TC_F32, 4, 4, 64);
     test_heap heap;
     dend_allocator allocator = test_heap_allocator(&heap);
@@ -671,11 +671,11 @@ static void test_create_fails(void **state) {
 }
 
 static const struct CMUnitTest tests_cache_table[] = {
-    cmocka_unit_test(test_table_persistent), cmocka_unit_test(test_table_depths),
-    cmocka_unit_test(test_fork_long),        cmocka_unit_test(test_fork_deep),
-    cmocka_unit_test(test_fork_many_groups), cmocka_unit_test(test_branches_share),
-    cmocka_unit_test(test_branches_many),    cmocka_unit_test(test_siblings),
-    cmocka_unit_test(test_drop_long),        cmocka_unit_test(test_drop_budget_zero),
-    cmocka_unit_test(test_streams_differ),   cmocka_unit_test(test_streams_order),
-    cmocka_unit_test(test_create_fails),
+    cmocka_unit_test(test_table_persistent),    cmocka_unit_test(test_table_depths),
+    cmocka_unit_test(test_fork_long),           cmocka_unit_test(test_fork_deep),
+    cmocka_unit_test(test_fork_many_groups),    cmocka_unit_test(test_fork_branches_share),
+    cmocka_unit_test(test_fork_branches_many),  cmocka_unit_test(test_fork_siblings),
+    cmocka_unit_test(test_cache_drop_long),     cmocka_unit_test(test_cache_drop_budget_zero),
+    cmocka_unit_test(test_fork_streams_differ), cmocka_unit_test(test_fork_streams_order),
+    cmocka_unit_test(test_cache_create_fails),
 };

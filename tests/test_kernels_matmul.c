@@ -817,7 +817,9 @@ static void test_matmul_float_specials(void **state) {
         if (kn) {
             dendp_matmul(kn, &p, NULL, x[0], 3, 2, 0, 1, y, 1);
             assert_int_equal(dendp_f32_bits(y[0]), 0x7f800000u);
+#ifndef __FAST_MATH__ /* which makes the processor flush subnormals to zero */
             assert_true(y[1] == 1.5f * FLT_MIN);
+#endif
         }
     }
     free(data);

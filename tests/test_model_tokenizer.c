@@ -615,8 +615,8 @@ static void tok_merges(void **state) {
 typedef struct tok_file {
     unsigned char data[1 << 16];
     size_t n;
-    size_t value;    /* offset of the last key's value */
-    size_t elem[64]; /* of the elements of the last string array */
+    size_t value;     /* offset of the last key's value */
+    size_t elem[256]; /* of the elements of the last string array */
 } tok_file;
 
 static void tok_put(tok_file *f, const void *p, size_t n) {
@@ -677,7 +677,7 @@ static void tok_key_strings(tok_file *f, const char *key, const char *list) {
     while (*list) {
         const char *end = strchr(list, '|');
         size_t n = end ? (size_t)(end - list) : strlen(list);
-        assert_true(count - all < 64);
+        assert_true(count - all < 256);
         f->elem[count - all] = f->n;
         tok_put_string(f, list, n);
         count++;
@@ -1046,6 +1046,19 @@ static void tok_ends(void **state) {
     tok_expect(&t, "zz", DEND_TOKENIZE_SPECIAL, "122 122"); /* eos, but a word that is out of reach */
     assert_string_equal(dendp_tokenizer_bytes(&t, 261, NULL), "zz");
     dendp_tokenizer_free(&t);
+    /* -1 in any type says that there is none */
+    tok_make(&f, "gpt-2", "a|b", NULL, "");
+    tok_key(&f, TOK_E "eos_token_id", DENDP_GGUF_I32);
+    tok_put_int(&f, 0xffffffffu, 4);
+    tok_key(&f, TOK_E "eot_token_id", DENDP_GGUF_I8);
+    tok_put_int(&f, 0xff, 1);
+    tok_key(&f, TOK_E "bos_token_id", DENDP_GGUF_U64);
+    tok_put_int(&f, 1, 8);
+    ASSERT_STATUS(DEND_OK, tok_load(&t, &f, NULL, &err));
+    assert_int_equal(t.eos, -1);
+    assert_int_equal(t.eot, -1);
+    assert_int_equal(t.bos, 1);
+    dendp_tokenizer_free(&t);
     /* the goldens' vocabularies */
     tok_open_tiny(&t, 3);
     assert_int_equal(t.bos, 1614);
@@ -1063,14 +1076,14 @@ static void tok_specials(void **state) {
     static tok_file f;
     dendp_tokenizer t;
     dend_error err;
-    char list[512], types[80];
+    char list[2048], types[201];
     test_rng rng = {11};
     uint32_t round, i, k;
     (void)state;
     for (round = 0; round < 50; round++) {
         uint32_t n = 0, at = 0;
-        char words[60][8];
-        for (i = 0; i < 60; i++) {
+        char words[200][8];
+        for (i = 0; i < 200; i++) {
             uint32_t len = 1 + test_below(&rng, 6);
             for (k = 0; k < len; k++) words[n][k] = "<ab>"[test_below(&rng, 4)];
             words[n][len] = 0;

@@ -25,7 +25,7 @@
 #define DENDP_POSIX 0
 #endif
 
-#if defined(__linux__) && defined(_GNU_SOURCE)
+#if DENDP_POSIX
 #include <sched.h>
 #endif
 
@@ -47,9 +47,9 @@ static void dendp_atomic_store(uint32_t *p, uint32_t v) {
     __atomic_store_n(p, v, __ATOMIC_RELEASE);
 }
 
-/* Adds and returns the value before. */
+/* Adds and returns the value before. All adds stand in one order that all threads agree on. */
 static uint32_t dendp_atomic_add(uint32_t *p, uint32_t v) {
-    return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+    return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
 }
 
 /* A hint to the processor that this is a spin loop. */
@@ -58,6 +58,13 @@ static void dendp_pause(void) {
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
     __asm__ __volatile__("yield");
+#endif
+}
+
+/* Gives the rest of this thread's time slice to others. */
+static void dendp_yield(void) {
+#if DENDP_POSIX
+    sched_yield();
 #endif
 }
 

@@ -70,11 +70,11 @@ static void *dendp_pool_main(void *arg) {
                 continue;
             }
             pthread_mutex_lock(&pool->mutex);
-            pool->n_parked++;
-            while (dendp_atomic_load(&pool->generation) == seen) {
+            dendp_atomic_add(&pool->n_parked, 1);
+            while (dendp_atomic_add(&pool->generation, 0) == seen) {
                 pthread_cond_wait(&pool->wake, &pool->mutex);
             }
-            pool->n_parked--;
+            dendp_atomic_add(&pool->n_parked, UINT32_MAX);
             pthread_mutex_unlock(&pool->mutex);
         }
         seen = dendp_atomic_load(&pool->generation);
@@ -86,20 +86,23 @@ static void *dendp_pool_main(void *arg) {
     }
 }
 
-/* Starts a new generation and wakes whoever is parked. */
+/* Starts a new generation and wakes whoever is parked. A worker counts itself
+ * as parked before it looks at the generation for the last time, and we raise
+ * the generation before we look at the count: one of the two sees the other. */
 static void dendp_pool_signal(dendp_pool *pool) {
     dendp_atomic_add(&pool->generation, 1);
-    pthread_mutex_lock(&pool->mutex);
-    if (pool->n_parked) {
+    if (dendp_atomic_add(&pool->n_parked, 0)) {
+        pthread_mutex_lock(&pool->mutex);
         pthread_cond_broadcast(&pool->wake);
+        pthread_mutex_unlock(&pool->mutex);
     }
-    pthread_mutex_unlock(&pool->mutex);
 }
 #endif
 
 /* Runs task(ctx, 0 ... n_tasks-1) on all threads and waits for all of them. */
 static void dendp_pool_run(dendp_pool *pool, dendp_task task, void *ctx, uint32_t n_tasks) {
-    uint32_t i;
+    uint32_t i, spins = 0;
+    (void)spins;
     if (pool->jobs.run) {
         if (n_tasks) {
             pool->jobs.run(pool->jobs.user, task, ctx, n_tasks);
@@ -116,7 +119,11 @@ static void dendp_pool_run(dendp_pool *pool, dendp_task task, void *ctx, uint32_
         dendp_pool_signal(pool);
         dendp_pool_work(pool);
         while (dendp_atomic_load(&pool->done) != pool->n_started) {
-            dendp_pause();
+            if (++spins < DENDP_SPINS) {
+                dendp_pause();
+            } else {
+                dendp_yield(); /* a worker has lost its processor: spinning would keep it from it */
+            }
         }
         return;
     }

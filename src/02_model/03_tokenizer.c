@@ -399,13 +399,12 @@ static int dendp_alphabet_next(const char *s, size_t n, size_t *len) {
 
 /* Flags of a token. */
 enum {
-    DENDP_TOK_DECODED = 1,  /* its text is that of its bytes in the alphabet; else text and bytes are one */
-    DENDP_TOK_PLAIN = 2,    /* may come out of ordinary text: its text means its bytes */
-    DENDP_TOK_MADE = 4,     /* does come out of it: a byte's token, or made by a merge */
-    DENDP_TOK_SILENT = 8,   /* has text, but no bytes */
-    DENDP_TOK_CONTROL = 16, /* found in text by its own text, when the caller wants that */
-    DENDP_TOK_USER = 32,    /* found in text by its own text, always */
-    DENDP_TOK_END = 64      /* generation stops here */
+    DENDP_TOK_PLAIN = 1,  /* its text stands for its bytes in the alphabet, and ordinary text may become it */
+    DENDP_TOK_MADE = 2,   /* the token of a byte, or of a merge */
+    DENDP_TOK_SILENT = 4, /* has text, but no bytes */
+    DENDP_TOK_CONTROL = 8, /* found in text by its own text, when the caller wants that */
+    DENDP_TOK_USER = 16,   /* found in text by its own text, always */
+    DENDP_TOK_END = 32     /* generation stops here */
 };
 
 /* A slot of the table of merges; rank NONE is empty. */
@@ -455,7 +454,7 @@ static uint64_t dendp_tok_hash(uint64_t h, const char *s, size_t n) {
 static bool dendp_tok_matches(const dendp_tokenizer *t, uint32_t id, const char *s, size_t n, size_t *k) {
     size_t len, step, at;
     const char *bytes = dendp_tok_at(t, id, &len);
-    if (!(t->flags[id] & DENDP_TOK_DECODED)) {
+    if (!(t->flags[id] & DENDP_TOK_PLAIN)) {
         at = *k;
         *k += n;
         return n <= len && at <= len - n && memcmp(bytes + at, s, n) == 0;
@@ -720,17 +719,14 @@ static dend_status dendp_tok_load_tokens(dendp_tokenizer *t, const dendp_tok_sou
         t->offsets[id] = at;
         switch (type) {
         case 1: /* normal */
-            if (n > 0 && dendp_tok_decode(s, n, t->bytes + at)) flags = DENDP_TOK_DECODED | DENDP_TOK_PLAIN;
+            if (n > 0 && dendp_tok_decode(s, n, t->bytes + at)) flags = DENDP_TOK_PLAIN;
             break;
         case 2: /* unknown */
         case 3: /* control */
             flags = DENDP_TOK_SILENT | DENDP_TOK_CONTROL;
             break;
-        case 4: /* user-defined: what is its own stand-in letter by letter can be made by merges as well */
+        case 4: /* user-defined: always cut out of the text, so that no merge ever sees one */
             flags = DENDP_TOK_USER;
-            for (i = 0; i < n && s[i] > 0x20 && s[i] < 0x7f; i++) {
-            }
-            if (i == n && n > 0) flags |= DENDP_TOK_PLAIN;
             break;
         case 6: /* byte: the other kinds of tokenizers have them; here it is a text like <0x0A> */
             break;
@@ -738,7 +734,7 @@ static dend_status dendp_tok_load_tokens(dendp_tokenizer *t, const dendp_tok_sou
             flags = DENDP_TOK_SILENT;
             break;
         }
-        if (flags & DENDP_TOK_DECODED) {
+        if (flags & DENDP_TOK_PLAIN) {
             for (i = 0; i < n; at++) {
                 size_t step;
                 (void)dendp_alphabet_next(s + i, n - i, &step);
@@ -1028,9 +1024,9 @@ static uint64_t dendp_tok_pop(uint64_t *heap, size_t *n) {
 
 /* A word of any length. Symbols are a linked list over its bytes. Each known
  * pair is pushed once when it comes to be; a pair that is gone when its key
- * comes up is recognised by its rank, which no other pair has. At most n - 1
- * keys at first and two for each of at most n - 1 merges, each of which took
- * one out: the heap never exceeds 2n. */
+ * comes up is recognised by its rank, which no other pair has (and a dead
+ * symbol is in no pair). There are at most n - 1 keys at first, and two more
+ * for each of at most n - 1 merges, which took one out: never more than 2n. */
 static void dendp_tok_merge_list(dendp_tok_run *run, const unsigned char *s, uint32_t n, uint64_t *heap,
                                  uint32_t *ids, uint32_t *next, uint32_t *prev) {
     const dendp_tokenizer *t = run->t;
@@ -1049,7 +1045,7 @@ static void dendp_tok_merge_list(dendp_tok_run *run, const unsigned char *s, uin
         uint64_t key = dendp_tok_pop(heap, &n_heap);
         uint32_t at = (uint32_t)key, right = next[at], rank;
         const dendp_merge *m;
-        if (ids[at] == DENDP_TOK_DEAD || right == n) continue;
+        if (right == n) continue;
         m = dendp_tok_merge(t, ids[at], ids[right]);
         if (m->rank != (uint32_t)(key >> 32)) continue;
         ids[at] = m->made;

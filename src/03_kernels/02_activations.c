@@ -74,9 +74,11 @@ static const dendp_act_block *dendp_act_at(const void *act, uint32_t n_rows, uin
 #define DENDP_ACT_MOST 0x7f7fffffu    /* bits of the largest float */
 #define DENDP_ACT_127TH 0.00787401575f /* the float nearest 1 / 127 */
 
-/* 127 / amax, rounded to double and then to float. amax is not zero. */
+/* 127 / amax, rounded to double and then to float. amax is not zero. volatile
+ * forbids computing the quotient in single precision after all. */
 static float dendp_act_inverse(float amax) {
-    return (float)(127.0 / (double)amax);
+    volatile double quotient = 127.0 / (double)amax;
+    return (float)quotient;
 }
 
 /* Fills in one block that is all zeros. */

@@ -38,13 +38,15 @@ typedef void (*dendp_float_fn)(const unsigned char *panel, uint32_t k, const flo
 
 #define DENDP_MATMUL_ROWS 64 /* rows that one call of a kernel takes at most: their sums and bytes stay in cache */
 
-/* a * b + c, rounded once. Under -ffast-math clang 14 computes a call of fmaf
- * that may be regrouped by multiplying and adding. */
+/* a * b + c, rounded once. Under -ffast-math clang makes fmaf a product and a
+ * sum, in every place where it knows what is called. */
 static float dendp_fma(float a, float b, float c) {
-#if defined(__clang__) && __clang_major__ >= 12
-#pragma clang fp reassociate(off)
-#endif
+#if defined(__clang__) && defined(__FAST_MATH__)
+    float (*volatile function)(float, float, float) = fmaf;
+    return function(a, b, c);
+#else
     return fmaf(a, b, c);
+#endif
 }
 
 /* sum code * q over n k. */

@@ -46,6 +46,10 @@
 #define DENDP_NOINLINE __attribute__((noinline))
 #define DENDP_ALIGNED __attribute__((aligned(64))) /* no vector on the stack straddles a cache line */
 
+/* The sum stands here: without this gcc 12 regroups additions, runs all
+ * products of a block first and spills them. */
+#define DENDP_FIX256(v,w) __asm__ volatile("" : "+x"(v), "+x"(w));
+
 #define DENDP_UNIT_BLOCKS 8
 #define DENDP_PREFETCH 3072 /* bytes ahead in the panel's stream */
 
@@ -246,6 +250,7 @@ DENDP_INLINE_AVX2 void dendp_rows_narrow(const int R, const int centre_shift, co
         const __m256 scale_low = _mm256_loadu_ps(unit->scale[t]), scale_high = _mm256_loadu_ps(unit->scale[t] + 8);
         __m256i l0 = _mm256_setzero_si256(), l1 = l0, l2 = l0, l3 = l0, h0 = l0, h1 = l0, h2 = l0, h3 = l0;
         __m256i w_low, w_high, x;
+        __asm__("" : "+r"(y));
 #define DENDP_START(r) l##r = h##r = _mm256_slli_epi16(dendp_four(a[r].p), centre_shift);
         if (centre_shift) {
             DENDP_EACH_ROW(R, DENDP_START)
@@ -253,8 +258,13 @@ DENDP_INLINE_AVX2 void dendp_rows_narrow(const int R, const int centre_shift, co
 #undef DENDP_START
 #define DENDP_ADD(r)                                                                                         \
     x = dendp_four(a[r].q + at);                                                                             \
-    l##r = _mm256_add_epi16(l##r, _mm256_maddubs_epi16(w_low, x));                                           \
-    h##r = _mm256_add_epi16(h##r, _mm256_maddubs_epi16(w_high, x));
+    {                                                                                                        \
+        __m256i low = _mm256_maddubs_epi16(w_low, x), high = _mm256_maddubs_epi16(w_high, x);                \
+        DENDP_FIX256(low, high)                                                                              \
+        l##r = _mm256_add_epi16(l##r, low);                                                                  \
+        h##r = _mm256_add_epi16(h##r, high);                                                                 \
+        DENDP_FIX256(l##r, h##r)                                                                             \
+    }
 #define DENDP_STEP(j)                                                                                        \
     {                                                                                                        \
         const int at = (j) * 4;                                                                              \
@@ -298,8 +308,13 @@ DENDP_INLINE_AVX2 void dendp_rows_q6(const int R, const dendp_unit *unit, uint32
         __m256i w_low, w_high, x;
 #define DENDP_ADD(r)                                                                                         \
     x = dendp_four(a[r].q + at);                                                                             \
-    l##r = _mm256_add_epi16(l##r, _mm256_maddubs_epi16(w_low, x));                                           \
-    h##r = _mm256_add_epi16(h##r, _mm256_maddubs_epi16(w_high, x));
+    {                                                                                                        \
+        __m256i low = _mm256_maddubs_epi16(w_low, x), high = _mm256_maddubs_epi16(w_high, x);                \
+        DENDP_FIX256(low, high)                                                                              \
+        l##r = _mm256_add_epi16(l##r, low);                                                                  \
+        h##r = _mm256_add_epi16(h##r, high);                                                                 \
+        DENDP_FIX256(l##r, h##r)                                                                             \
+    }
 #define DENDP_STEP(j)                                                                                        \
     {                                                                                                        \
         const int at = (j) * 4;                                                                              \
@@ -363,18 +378,22 @@ DENDP_INLINE_AVX2 void dendp_rows_wide(const int R, const dendp_unit *unit, uint
     x0 = dendp_four(a[0].q + (j) * 4);                                                                       \
     l0 = _mm256_add_epi16(l0, _mm256_maddubs_epi16(w_low, x0));                                              \
     h0 = _mm256_add_epi16(h0, _mm256_maddubs_epi16(w_high, x0));                                             \
+    DENDP_FIX256(l0,h0)                                                                                         \
     if (R > 1) {                                                                                             \
         x1 = dendp_four(a[1].q + (j) * 4);                                                                   \
         l1 = _mm256_add_epi16(l1, _mm256_maddubs_epi16(w_low, x1));                                          \
         h1 = _mm256_add_epi16(h1, _mm256_maddubs_epi16(w_high, x1));                                         \
+        DENDP_FIX256(l1,h1)                                                                                     \
     }                                                                                                        \
     w_low = dendp_load256(high + (j) * 64);                                                                  \
     w_high = dendp_load256(high + (j) * 64 + 32);                                                            \
     u0 = _mm256_add_epi16(u0, _mm256_maddubs_epi16(w_low, x0));                                              \
     v0 = _mm256_add_epi16(v0, _mm256_maddubs_epi16(w_high, x0));                                             \
+    DENDP_FIX256(u0,v0)                                                                                         \
     if (R > 1) {                                                                                             \
         u1 = _mm256_add_epi16(u1, _mm256_maddubs_epi16(w_low, x1));                                          \
         v1 = _mm256_add_epi16(v1, _mm256_maddubs_epi16(w_high, x1));                                         \
+        DENDP_FIX256(u1,v1)                                                                                     \
     }
         DENDP_STEP(0)
         DENDP_STEP(1)

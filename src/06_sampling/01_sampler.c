@@ -100,6 +100,18 @@ static uint32_t dendp_sample_filter(const float *logits, uint32_t n, const dend_
     return n - left;
 }
 
+/* Sum of e^(logit - max) over logits [n]. Where the best is infinite, only those that equal it count. */
+static double dendp_sample_total(const dendp_vector_ops *ops, const float *logits, uint32_t n, float max) {
+    uint32_t i, equal = 0;
+    if (max > -FLT_MAX && max < FLT_MAX) {
+        return ops->sum_exp(logits, n, max);
+    }
+    for (i = 0; i < n; i++) {
+        equal += dendp_logit(logits, i) >= max ? 1u : 0u;
+    }
+    return (double)equal;
+}
+
 static dend_status dendp_sample_check(const dend_sample_params *p) {
     if (!dendp_finite(p->temperature) || p->temperature < 0.0f || !dendp_finite(p->top_p) || p->top_p < 0.0f ||
         !dendp_finite(p->min_p) || p->min_p < 0.0f || p->min_p > 1.0f) {
@@ -116,7 +128,7 @@ static dend_status dendp_sample(const dendp_vector_ops *ops, const float *logits
     const dend_sample_params *p = params ? params : &zero;
     const uint32_t *ids = NULL;
     uint32_t i, count = n, best = 0;
-    double total, best_value = 0.0, floor_logit = -HUGE_VAL, inverse;
+    double total, best_value = 0.0, floor_logit, inverse;
     float max;
     if (!logits || !out || n == 0 || dendp_sample_check(p) != DEND_OK) {
         return DEND_ERR_ARGUMENT;
@@ -125,7 +137,7 @@ static dend_status dendp_sample(const dendp_vector_ops *ops, const float *logits
         best = dendp_logit(logits, i) > dendp_logit(logits, best) ? i : best;
     }
     max = dendp_logit(logits, best);
-    total = ops->sum_exp(logits, n, max);
+    total = dendp_sample_total(ops, logits, n, max);
     if (p->temperature > 0.0f) {
         bool sorted = p->top_k || (p->top_p > 0.0f && p->top_p < 1.0f);
         if (sorted && !scratch) {
@@ -137,6 +149,8 @@ static dend_status dendp_sample(const dendp_vector_ops *ops, const float *logits
             count = dendp_sample_filter(logits, n, p, total, max, scratch);
             ids = scratch + (n - count);
         }
+        /* What counts as minus infinity is not drawn, at any temperature, unless there is nothing else. */
+        floor_logit = max > -FLT_MAX ? -(double)FLT_MAX * (1.0 - 1e-9) : -(double)FLT_MAX;
         if (p->min_p > 0.0f) {
             floor_logit = (double)max + log((double)p->min_p);
         }
@@ -163,5 +177,8 @@ static dend_status dendp_sample(const dendp_vector_ops *ops, const float *logits
 DEND_IMPL dend_status dend_sample_logits(const float *logits, uint32_t n, const dend_sample_params *params,
                                          uint64_t stream, uint64_t position, uint32_t *scratch,
                                          dend_sampled *out) {
-    return dendp_sample(dendp_vector_ops_get(DEND_ISA_DEFAULT), logits, n, params, stream, position, scratch, out);
+    /* Asking the processor what it can do takes 20 us and more in a virtual machine: only long rows repay that.
+     * The bits are the same either way. */
+    dend_isa isa = n < 8192 ? DEND_ISA_SCALAR : DEND_ISA_DEFAULT;
+    return dendp_sample(dendp_vector_ops_get(isa), logits, n, params, stream, position, scratch, out);
 }

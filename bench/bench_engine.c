@@ -1,0 +1,234 @@
+/* Measures the engine on one model. Reads commands from stdin, so that a driver
+ * can interleave it with other engines; each answer is one line.
+ *
+ *     build/bench_engine model.gguf [-t threads] [-k f32|f16|q8_0] [-c context]
+ *
+ *     decode N           N greedy tokens after an empty context        -> tokens/s
+ *     prefill N          a prompt of N tokens                          -> tokens/s
+ *     deep CTX N         N tokens behind a context of CTX              -> tokens/s
+ *     branches B CTX N   N tokens on each of B branches of CTX tokens  -> tokens/s, all together
+ *     rows R N           N steps of R rows (R branches, short context) -> milliseconds a step
+ *     probe              read bandwidth of all threads                 -> GB/s
+ */
+#define DENDRITE_IMPLEMENTATION
+#include "dendrite.h"
+
+#include <stdio.h>
+
+typedef struct bench {
+    dend_model *model;
+    dend_engine *engine;
+    dend_model_info info;
+    dend_seq deep; /* a context that is kept between commands */
+    uint32_t deep_len;
+    uint64_t random;
+    unsigned char *probe;
+    uint64_t probe_sum;
+} bench;
+
+#define PROBE_BYTES (320u << 20)
+
+/* An ordinary token id: the same sequence every run. */
+static int32_t bench_token(bench *b) {
+    b->random = b->random * 6364136223846793005u + 1442695040888963407u;
+    return (int32_t)((b->random >> 33) % (b->info.n_vocab < 10000 ? b->info.n_vocab : 10000));
+}
+
+static bool bench_append(bench *b, dend_seq seq, uint32_t n) {
+    while (n > 0) {
+        int32_t tokens[256];
+        uint32_t i, part = n < 256 ? n : 256;
+        for (i = 0; i < part; i++) {
+            tokens[i] = bench_token(b);
+        }
+        if (dend_seq_append(b->engine, seq, tokens, part) != DEND_OK) {
+            return false;
+        }
+        n -= part;
+    }
+    return true;
+}
+
+static double bench_seconds(uint64_t start) {
+    return (double)(dendp_now_ns() - start) * 1e-9;
+}
+
+/* n steps of one greedy token on each of n_seqs sequences; returns seconds, < 0 on error. */
+static double bench_steps(bench *b, const dend_seq *seqs, uint32_t n_seqs, uint32_t n) {
+    uint64_t start;
+    uint32_t i, s;
+    if (dend_step(b->engine, 0) != DEND_OK) {
+        return -1;
+    }
+    start = dendp_now_ns();
+    for (i = 0; i < n; i++) {
+        for (s = 0; s < n_seqs; s++) {
+            dend_sampled sampled;
+            if (dend_sample(b->engine, seqs[s], NULL, &sampled) != DEND_OK ||
+                dend_seq_append(b->engine, seqs[s], &sampled.token, 1) != DEND_OK) {
+                return -1;
+            }
+        }
+        if (dend_step(b->engine, 0) != DEND_OK) {
+            return -1;
+        }
+    }
+    return bench_seconds(start);
+}
+
+static double bench_decode(bench *b, uint32_t n) {
+    dend_seq seq;
+    double seconds = -1;
+    if (dend_seq_create(b->engine, &seq) == DEND_OK) {
+        if (bench_append(b, seq, 1)) {
+            seconds = bench_steps(b, &seq, 1, n);
+        }
+        dend_seq_drop(b->engine, seq);
+    }
+    return seconds > 0 ? n / seconds : -1;
+}
+
+static double bench_prefill(bench *b, uint32_t n) {
+    dend_seq seq;
+    double seconds = -1;
+    if (dend_seq_create(b->engine, &seq) == DEND_OK) {
+        if (bench_append(b, seq, n)) {
+            uint64_t start = dendp_now_ns();
+            seconds = dend_step(b->engine, 0) == DEND_OK ? bench_seconds(start) : -1;
+        }
+        dend_seq_drop(b->engine, seq);
+    }
+    return seconds > 0 ? n / seconds : -1;
+}
+
+/* Makes sure that the kept context has `len` tokens. */
+static bool bench_deepen(bench *b, uint32_t len) {
+    if (b->deep_len > len && dend_seq_rewind(b->engine, b->deep, len) != DEND_OK) {
+        return false;
+    }
+    if (b->deep_len < len && !bench_append(b, b->deep, len - b->deep_len)) {
+        return false;
+    }
+    b->deep_len = len;
+    return dend_seq_want_logits(b->engine, b->deep) == DEND_OK && dend_step(b->engine, 0) == DEND_OK;
+}
+
+/* Tokens a second of n tokens on each of `n_seqs` forks of a context. */
+static double bench_branches(bench *b, uint32_t n_seqs, uint32_t ctx, uint32_t n) {
+    dend_seq seqs[64];
+    uint32_t made = 0, i;
+    double seconds = -1;
+    memset(seqs, 0, sizeof seqs);
+    if (n_seqs > 64 || !bench_deepen(b, ctx)) {
+        return -1;
+    }
+    while (made < n_seqs && dend_seq_fork(b->engine, b->deep, 0, &seqs[made]) == DEND_OK) {
+        made++;
+    }
+    if (made == n_seqs) {
+        for (i = 0; i < made; i++) { /* branches differ from their first token on */
+            if (!bench_append(b, seqs[i], 1)) {
+                return -1;
+            }
+        }
+        seconds = bench_steps(b, seqs, made, n);
+    }
+    for (i = 0; i < made; i++) {
+        dend_seq_drop(b->engine, seqs[i]);
+    }
+    return seconds > 0 ? (double)n * n_seqs / seconds : -1;
+}
+
+#define PROBE_TASKS 64u
+
+static void bench_probe_task(void *ctx, uint32_t index) {
+    bench *b = (bench *)ctx;
+    const uint64_t *p = (const uint64_t *)(const void *)(b->probe + (size_t)index * (PROBE_BYTES / PROBE_TASKS));
+    uint64_t s[8] = {0};
+    size_t i, k, n = PROBE_BYTES / PROBE_TASKS / sizeof *p;
+    for (i = 0; i < n; i += 64) {
+        for (k = 0; k < 8; k++) { /* one word of every cache line: the lines are what is read */
+            s[k] += p[i + k * 8];
+        }
+    }
+    for (k = 1; k < 8; k++) {
+        s[0] += s[k];
+    }
+    __atomic_fetch_add(&b->probe_sum, s[0], __ATOMIC_RELAXED);
+}
+
+static double bench_probe(bench *b) {
+    uint64_t start = dendp_now_ns();
+    dendp_pool_run(&b->engine->pool, bench_probe_task, b, PROBE_TASKS);
+    return PROBE_BYTES / bench_seconds(start) * 1e-9;
+}
+
+static void bench_command(bench *b, const char *line) {
+    unsigned x, y, z;
+    double result = -1;
+    if (sscanf(line, "decode %u", &x) == 1) {
+        result = bench_decode(b, x);
+    } else if (sscanf(line, "prefill %u", &x) == 1) {
+        result = bench_prefill(b, x);
+    } else if (sscanf(line, "deep %u %u", &x, &y) == 2) {
+        result = bench_branches(b, 1, x, y);
+    } else if (sscanf(line, "branches %u %u %u", &x, &y, &z) == 3) {
+        result = bench_branches(b, x, y, z);
+    } else if (sscanf(line, "rows %u %u", &x, &y) == 2) {
+        result = bench_branches(b, x, 16, y);
+        result = result > 0 ? 1e3 * x / result : -1;
+    } else if (strncmp(line, "probe", 5) == 0) {
+        result = bench_probe(b);
+    }
+    printf("%.4f\n", result);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    bench b;
+    dend_model_desc md;
+    dend_engine_desc ed;
+    dend_error error;
+    char line[256];
+    int i;
+    memset(&b, 0, sizeof b);
+    memset(&md, 0, sizeof md);
+    memset(&ed, 0, sizeof ed);
+    memset(&error, 0, sizeof error);
+    md.path = argc > 1 ? argv[1] : "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+    ed.n_ctx = 8192 + 512;
+    ed.n_batch = 512;
+    ed.n_seqs = 80;
+    for (i = 2; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "-t") == 0) {
+            ed.n_threads = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        } else if (strcmp(argv[i], "-c") == 0) {
+            ed.n_ctx = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        } else if (strcmp(argv[i], "-k") == 0) {
+            ed.kv_type = strcmp(argv[i + 1], "f32") == 0    ? DEND_KV_F32
+                         : strcmp(argv[i + 1], "q8_0") == 0 ? DEND_KV_Q8_0
+                                                            : DEND_KV_F16;
+        }
+    }
+    if (dend_model_load(&md, &b.model, &error) == DEND_OK) {
+        ed.model = b.model;
+        dend_engine_create(&ed, &b.engine, &error);
+    }
+    b.probe = (unsigned char *)malloc(PROBE_BYTES);
+    if (!b.engine || !b.probe || dend_seq_create(b.engine, &b.deep) != DEND_OK) {
+        fprintf(stderr, "%s: %s\n", md.path, error.msg ? error.msg : "out of memory");
+        return 1;
+    }
+    memset(b.probe, 1, PROBE_BYTES);
+    dend_model_get_info(b.model, &b.info);
+    printf("ready %s %u threads, weights %.1f MB\n", b.engine->cpu.kernels->name, b.engine->pool.n_threads,
+           (double)b.info.weight_bytes * 1e-6);
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        bench_command(&b, line);
+    }
+    dend_engine_free(b.engine);
+    dend_model_free(b.model);
+    free(b.probe);
+    return 0;
+}

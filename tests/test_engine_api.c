@@ -1,0 +1,1445 @@
+/* The engine through its public calls, on the tiny models of tests/golden:
+ * every error of every call, and that it changed nothing; results that do not
+ * depend on company, threads or history; token trees against plain decoding.
+ *
+ * "Changed nothing" is taken literally: the whole memory of the engine but its
+ * scratch is compared with a copy made before the call. The helpers above the
+ * first test serve tests/test_engine_plan.c too, which main.c includes later. */
+
+#define ENG_LLAMA_F32 "tests/golden/tiny_llama_f32.gguf"
+#define ENG_LLAMA_F16 "tests/golden/tiny_llama_f16.gguf"
+#define ENG_QWEN2 "tests/golden/tiny_qwen2_q8_q5.gguf"
+#define ENG_VOCAB_ONLY "tests/golden/vocab_gpt2.gguf"
+#define ENG_V 284u /* vocabulary of the tiny models */
+
+static const char *const eng_paths[3] = {ENG_LLAMA_F32, ENG_LLAMA_F16, ENG_QWEN2};
+static const dend_kv_type eng_kv_types[3] = {DEND_KV_F32, DEND_KV_F16, DEND_KV_Q8_0};
+
+static dend_model *eng_load(const char *path) {
+    dend_model_desc d;
+    dend_model *model = NULL;
+    dend_error error;
+    memset(&d, 0, sizeof d);
+    memset(&error, 0, sizeof error);
+    d.path = path;
+    if (dend_model_load(&d, &model, &error) != DEND_OK) {
+        fail_msg("%s: %s", path, error.msg);
+    }
+    return model;
+}
+
+/* A description with one thread and defaults otherwise. */
+static dend_engine_desc eng_desc(const dend_model *model) {
+    dend_engine_desc d;
+    memset(&d, 0, sizeof d);
+    d.model = model;
+    d.n_threads = 1;
+    return d;
+}
+
+static dend_engine *eng_open(const dend_engine_desc *d) {
+    dend_engine *engine = NULL;
+    dend_error error;
+    memset(&error, 0, sizeof error);
+    if (dend_engine_create(d, &engine, &error) != DEND_OK) {
+        fail_msg("engine: %s", error.msg);
+    }
+    assert_int_equal(engine->model->config.n_vocab, ENG_V);
+    return engine;
+}
+
+static dend_seq eng_seq(dend_engine *engine) {
+    dend_seq seq;
+    ASSERT_STATUS(DEND_OK, dend_seq_create(engine, &seq));
+    return seq;
+}
+
+static dend_seq eng_fork(dend_engine *engine, dend_seq parent) {
+    dend_seq seq;
+    ASSERT_STATUS(DEND_OK, dend_seq_fork(engine, parent, 0, &seq));
+    return seq;
+}
+
+static void eng_tokens(test_rng *rng, int32_t *out, uint32_t n) {
+    uint32_t i;
+    for (i = 0; i < n; i++) {
+        out[i] = (int32_t)test_below(rng, ENG_V);
+    }
+}
+
+/* A new sequence of n tokens, not yet stepped. */
+static dend_seq eng_with(dend_engine *engine, const int32_t *tokens, uint32_t n) {
+    dend_seq seq = eng_seq(engine);
+    ASSERT_STATUS(DEND_OK, dend_seq_append(engine, seq, tokens, n));
+    return seq;
+}
+
+static const float *eng_logits(const dend_engine *engine, dend_seq seq) {
+    const float *logits = NULL;
+    ASSERT_STATUS(DEND_OK, dend_seq_logits(engine, seq, &logits));
+    assert_non_null(logits);
+    return logits;
+}
+
+static dend_seq_info eng_info(const dend_engine *engine, dend_seq seq) {
+    dend_seq_info info;
+    ASSERT_STATUS(DEND_OK, dend_seq_get_info(engine, seq, &info));
+    return info;
+}
+
+static dend_engine_stats eng_stats(const dend_engine *engine) {
+    dend_engine_stats stats;
+    dend_engine_get_stats(engine, &stats);
+    return stats;
+}
+
+/* Bit for bit, [V]. */
+static void eng_equal(const float *expected, const float *got, const char *what, uint32_t id) {
+    uint32_t i;
+    if (memcmp(expected, got, ENG_V * sizeof(float)) == 0) {
+        return;
+    }
+    for (i = 0; memcmp(&expected[i], &got[i], sizeof(float)) == 0; i++) {
+    }
+    fail_msg("%s %u: logit %u is %.9g, expected %.9g", what, id, i, (double)got[i], (double)expected[i]);
+}
+
+/* What a fresh engine, given the tokens in one go, says after the last one. out[V]. */
+static void eng_fresh(const dend_model *model, dend_kv_type kv, uint32_t block_tokens, const int32_t *tokens,
+                      uint32_t n, float *out, uint64_t *hash) {
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *engine;
+    dend_seq seq;
+    d.n_ctx = n;
+    d.n_seqs = 1;
+    d.n_batch = 64;
+    d.n_tree_rows = 1;
+    d.kv_type = kv;
+    d.block_tokens = block_tokens;
+    engine = eng_open(&d);
+    seq = eng_with(engine, tokens, n);
+    ASSERT_STATUS(DEND_OK, dend_step(engine, 0));
+    memcpy(out, eng_logits(engine, seq), ENG_V * sizeof(float));
+    if (hash) {
+        *hash = eng_info(engine, seq).prefix_hash;
+    }
+    dend_engine_free(engine);
+}
+
+/* -- an engine's memory, before and after ------------------------------------------ */
+
+static unsigned char *eng_freeze(const dend_engine *engine) {
+    unsigned char *image = (unsigned char *)malloc((size_t)engine->bytes);
+    assert_non_null(image);
+    memcpy(image, engine, (size_t)engine->bytes);
+    return image;
+}
+
+static void eng_same_range(const dend_engine *engine, const unsigned char *image, const void *first,
+                           const void *end, const char *what) {
+    const unsigned char *base = (const unsigned char *)(const void *)engine, *p = (const unsigned char *)first;
+    size_t at = (size_t)(p - base), n = (size_t)((const unsigned char *)end - p), i;
+    if (memcmp(p, image + at, n) != 0) {
+        for (i = 0; p[i] == image[at + i]; i++) {
+        }
+        fail_msg("%s: byte %zu of the engine (of %zu) has changed", what, at + i, (size_t)engine->bytes);
+    }
+}
+
+/* Compares and frees the image. Activations, batch rows and the scratch of the
+ * sampler and of text may differ; all else may not: handles, records, tables,
+ * blocks with their K and V, logits, results of trees. */
+static void eng_same(const dend_engine *engine, unsigned char *image, const char *what) {
+    const unsigned char *end = (const unsigned char *)(const void *)engine + engine->bytes;
+    eng_same_range(engine, image, engine, engine->forward.scratch.x, what);
+    eng_same_range(engine, image, engine->logits, engine->sample_ids, what);
+    eng_same_range(engine, image, engine->tree_logits, end, what);
+    free(image);
+}
+
+/* The call gives this status and changes nothing. */
+#define ENG_REFUSED(expected, engine, call)                                                                  \
+    do {                                                                                                     \
+        unsigned char *image_ = eng_freeze(engine);                                                          \
+        ASSERT_STATUS(expected, call);                                                                       \
+        eng_same(engine, image_, #call);                                                                     \
+    } while (0)
+
+/* -- job systems --------------------------------------------------------------------- */
+
+static void eng_jobs_backwards(void *user, void (*task)(void *ctx, uint32_t index), void *ctx, uint32_t n) {
+    uint32_t *calls = (uint32_t *)user;
+    *calls += 1;
+    while (n-- > 0) {
+        task(ctx, n);
+    }
+}
+
+#if DENDP_THREADS
+typedef struct eng_half {
+    void (*task)(void *ctx, uint32_t index);
+    void *ctx;
+    uint32_t n;
+} eng_half;
+
+static void *eng_half_main(void *arg) {
+    const eng_half *half = (const eng_half *)arg;
+    uint32_t i;
+    for (i = 1; i < half->n; i += 2) {
+        half->task(half->ctx, i);
+    }
+    return NULL;
+}
+
+/* Odd tasks on another thread, even ones here. */
+static void eng_jobs_two(void *user, void (*task)(void *ctx, uint32_t index), void *ctx, uint32_t n) {
+    uint32_t *calls = (uint32_t *)user, i;
+    pthread_t thread;
+    eng_half half;
+    half.task = task;
+    half.ctx = ctx;
+    half.n = n;
+    *calls += 1;
+    assert_int_equal(pthread_create(&thread, NULL, eng_half_main, &half), 0);
+    for (i = 0; i < n; i += 2) {
+        task(ctx, i);
+    }
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+#else
+#define eng_jobs_two eng_jobs_backwards
+#endif
+
+/* -- statuses, descriptions ------------------------------------------------------------ */
+
+static void test_engine_statuses(void **state) {
+    int value, known = 0;
+    (void)state;
+    for (value = -20; value <= 20; value++) {
+        const char *name = dend_status_name((dend_status)value), *text = dend_status_text((dend_status)value);
+        assert_non_null(name);
+        assert_non_null(text);
+        assert_true(strncmp(name, "DEND_", 5) == 0 && text[0] != 0);
+        known += strcmp(name, "DEND_UNKNOWN") != 0;
+        assert_int_equal(strcmp(name, "DEND_UNKNOWN") == 0, strcmp(text, "unknown status") == 0);
+    }
+    assert_int_equal(known, 17);
+    assert_string_equal(dend_status_name(DEND_ERR_NO_BLOCKS), "DEND_ERR_NO_BLOCKS");
+    assert_string_equal(dend_status_text(DEND_PENDING), "work is left: call again");
+    assert_string_equal(dend_version(), DEND_VERSION_STRING);
+}
+
+/* Refuses what no test should ask for. */
+static void *eng_modest_alloc(void *user, size_t size, size_t align) {
+    void *p = NULL;
+    (void)user;
+    if (size > (size_t)1 << 30 || posix_memalign(&p, align < sizeof p ? sizeof p : align, size) != 0) {
+        return NULL;
+    }
+    return p;
+}
+
+static void eng_modest_free(void *user, void *p, size_t size) {
+    (void)user;
+    (void)size;
+    free(p);
+}
+
+/* resolve, plan and create agree on a description that they refuse; none of
+ * them touches it, and each says why. */
+static void eng_desc_refused(dend_status expected, const dend_engine_desc *desc) {
+    dend_engine_desc d = *desc;
+    dend_plan_info plan, same;
+    dend_engine *engine = (dend_engine *)&d;
+    dend_error error;
+    uint32_t i;
+    memset(&plan, 0x5a, sizeof plan);
+    same = plan;
+    for (i = 0; i < 3; i++) {
+        memset(&error, 0, sizeof error);
+        ASSERT_STATUS(expected, i == 0   ? dend_engine_resolve(&d, &error)
+                                : i == 1 ? dend_plan(&d, &plan, &error)
+                                         : dend_engine_create(&d, &engine, &error));
+        assert_memory_equal(&d, desc, sizeof d);
+        assert_memory_equal(&plan, &same, sizeof plan);
+        assert_int_equal(error.status, expected);
+        assert_non_null(error.msg);
+        assert_true(error.room_line > 0);
+    }
+    assert_null(engine);
+    ASSERT_STATUS(expected, dend_engine_resolve(&d, NULL)); /* and without a place for the reason */
+}
+
+static void test_engine_desc_refused(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32), *vocab;
+    dend_model_desc md;
+    dend_engine_desc d, zero;
+    dend_engine *engine;
+    dend_plan_info plan;
+    uint32_t isa;
+    (void)state;
+    memset(&md, 0, sizeof md);
+    memset(&zero, 0, sizeof zero);
+    md.path = ENG_VOCAB_ONLY;
+    md.vocab_only = true;
+    ASSERT_STATUS(DEND_OK, dend_model_load(&md, &vocab, NULL));
+
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_engine_resolve(NULL, NULL));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_plan(NULL, &plan, NULL));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_engine_create(NULL, &engine, NULL));
+    d = eng_desc(model);
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_plan(&d, NULL, NULL));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_engine_create(&d, NULL, NULL));
+    dend_engine_free(NULL);
+
+    eng_desc_refused(DEND_ERR_ARGUMENT, &zero); /* no model */
+    d = eng_desc(vocab);
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    d = eng_desc(model);
+    d.canary_begin_ = 1;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    d = eng_desc(model);
+    d.canary_end_ = 0x80000000u;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    d = eng_desc(model);
+    d.allocator.alloc = eng_modest_alloc;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    d = eng_desc(model);
+    d.allocator.free = eng_modest_free;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    for (isa = DEND_ISA_SCALAR; isa <= DEND_ISA_AVX512; isa++) { /* what is there works, what is not is refused */
+        d = eng_desc(model);
+        d.isa = (dend_isa)isa;
+        if (dendp_kernels_get(d.isa)) {
+            engine = eng_open(&d);
+            assert_string_equal(eng_stats(engine).isa, isa == DEND_ISA_SCALAR ? "scalar"
+                                                       : isa == DEND_ISA_AVX2 ? "avx2"
+                                                                              : "avx512");
+            dend_engine_free(engine);
+        } else {
+            eng_desc_refused(DEND_ERR_UNSUPPORTED, &d);
+        }
+    }
+    d = eng_desc(model);
+    d.block_tokens = 8;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    d.block_tokens = 24;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    d.block_tokens = 4112;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    d = eng_desc(model);
+    d.n_tree_rows = 257;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    dend_model_free(vocab);
+    dend_model_free(model);
+}
+
+/* Field number `field` of the limits. */
+static uint32_t *eng_limit(dend_engine_desc *d, uint32_t field) {
+    uint32_t *const fields[9] = {&d->n_ctx,    &d->n_seqs,      &d->n_blocks,  &d->block_tokens,  &d->n_batch,
+                                 &d->n_logits, &d->n_tree_rows, &d->n_threads, &d->release_budget};
+    return fields[field];
+}
+
+/* Every limit far out of range, at its largest value, and just above: a status,
+ * never a crash, and no allocation above a GiB. */
+static void test_engine_limits(void **state) {
+    static const uint32_t largest[9] = {1u << 24, 1u << 24, 1u << 28, 4096, 65536, 1u << 20, 256, 256, 0xffffffffu};
+    dend_model *model = eng_load(ENG_QWEN2);
+    dend_engine_desc d, all;
+    dend_engine *engine;
+    dend_plan_info plan;
+    dend_status status;
+    uint32_t field, calls = 0;
+    (void)state;
+    all = eng_desc(model);
+    for (field = 0; field < 9; field++) {
+        d = eng_desc(model);
+        d.allocator.alloc = eng_modest_alloc;
+        d.allocator.free = eng_modest_free;
+        *eng_limit(&d, field) = 0xffffffffu;
+        if (largest[field] < 0xffffffffu) {
+            eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+            *eng_limit(&d, field) = largest[field] + (field == 3 ? 16u : 1u);
+            eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+        }
+        *eng_limit(&d, field) = *eng_limit(&all, field) = largest[field];
+        ASSERT_STATUS(DEND_OK, dend_plan(&d, &plan, NULL));
+        if (field != 7) { /* that would be 256 threads */
+            status = dend_engine_create(&d, &engine, NULL);
+            ASSERT_STATUS(plan.total_bytes > (uint64_t)1 << 30 ? DEND_ERR_MEMORY : DEND_OK, status);
+            dend_engine_free(engine);
+        }
+    }
+    d = all; /* all at once: more than memory holds, but no overflow */
+    d.allocator.alloc = eng_modest_alloc;
+    d.allocator.free = eng_modest_free;
+    ASSERT_STATUS(DEND_OK, dend_plan(&d, &plan, NULL));
+    assert_true(plan.total_bytes > plan.n_blocks * plan.block_bytes); /* 2^28 blocks of 4096 tokens */
+    assert_true(plan.kv_bytes / plan.n_blocks >= plan.block_bytes);
+    ASSERT_STATUS(DEND_ERR_MEMORY, dend_engine_create(&d, &engine, NULL));
+    assert_null(engine);
+
+    d = eng_desc(model);
+    d.kv_type = (dend_kv_type)0x7fffffff;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    d = eng_desc(model);
+    d.kv_type = (dend_kv_type)4;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    d = eng_desc(model);
+    d.isa = (dend_isa)0x7fffffff;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+    d = eng_desc(model);
+    d.isa = (dend_isa)4;
+    eng_desc_refused(DEND_ERR_ARGUMENT, &d);
+
+    d = eng_desc(model); /* a hint, however wild, must not harm */
+    d.seed = 0xffffffffffffffffu;
+    d.jobs.run = eng_jobs_backwards;
+    d.jobs.user = &calls;
+    for (field = 28; field <= 32; field++) {
+        int32_t token = 5;
+        const float *logits;
+        dend_seq seq;
+        d.jobs.n_workers = field == 32 ? 0xffffffffu : 1u << field;
+        engine = eng_open(&d);
+        seq = eng_with(engine, &token, 1);
+        ASSERT_STATUS(DEND_OK, dend_step(engine, 0));
+        ASSERT_STATUS(DEND_OK, dend_seq_logits(engine, seq, &logits));
+        dend_engine_free(engine);
+    }
+    assert_true(calls > 0);
+    dend_model_free(model);
+}
+
+/* Defaults are what the header says. */
+static void test_engine_defaults(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d;
+    dend_plan_info plan;
+    (void)state;
+    memset(&d, 0, sizeof d);
+    d.model = model;
+    ASSERT_STATUS(DEND_OK, dend_engine_resolve(&d, NULL));
+    assert_int_equal(d.n_ctx, 64); /* what the model was trained for */
+    assert_int_equal(d.n_seqs, 64);
+    assert_int_equal(d.n_blocks, 2 * 4 + 64);
+    assert_int_equal(d.block_tokens, 16);
+    assert_int_equal(d.kv_type, DEND_KV_F16);
+    assert_int_equal(d.n_batch, 256);
+    assert_int_equal(d.n_logits, 64);
+    assert_int_equal(d.n_tree_rows, 64);
+    assert_int_equal(d.release_budget, 64);
+    assert_true(d.n_threads >= 1 && d.isa >= DEND_ISA_SCALAR);
+    assert_non_null(d.allocator.alloc);
+    memset(&d, 0, sizeof d);
+    d.model = model;
+    d.n_ctx = 100;
+    d.n_seqs = 7;
+    d.block_tokens = 32;
+    ASSERT_STATUS(DEND_OK, dend_plan(&d, &plan, NULL));
+    assert_int_equal(d.n_blocks, 0); /* a plan fills in a copy */
+    assert_int_equal(plan.n_blocks, 2 * 4 + 7);
+    assert_int_equal(plan.block_tokens, 32);
+    /* 2 layers, 2 KV heads, 2 tiles of 16 positions, 8 f16 values of K and of V */
+    assert_int_equal(plan.block_bytes, 2 * 2 * 2 * 16 * 8 * 2 * 2);
+    ASSERT_STATUS(DEND_OK, dend_engine_resolve(&d, NULL));
+    assert_int_equal(d.n_logits, 7);
+    dend_model_free(model);
+}
+
+/* -- arguments and handles ---------------------------------------------------------------- */
+
+static bool eng_write_nothing(void *user, const void *data, size_t n) {
+    (void)user;
+    (void)data;
+    (void)n;
+    return true;
+}
+
+static bool eng_read_nothing(void *user, uint64_t offset, void *dst, size_t n) {
+    (void)user;
+    (void)offset;
+    memset(dst, 0, n);
+    return true;
+}
+
+static void test_engine_null(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e = eng_open(&d);
+    int32_t tokens[3] = {1, 2, 3}, parents[3] = {-1, 0, 1}, token;
+    dend_seq seq = eng_with(e, tokens, 3), other;
+    dend_sampled sampled;
+    dend_writer writer;
+    dend_reader reader;
+    dend_seq_info info;
+    dend_tree tree;
+    const float *logits;
+    size_t n;
+    (void)state;
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    memset(&writer, 0, sizeof writer);
+    memset(&reader, 0, sizeof reader);
+    tree.seq = seq;
+    tree.n_rows = 3;
+    tree.tokens = tokens;
+    tree.parents = parents;
+
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_create(NULL, &other));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_create(e, NULL));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_fork(NULL, seq, 0, &other));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_fork(e, seq, 0, NULL));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_append(NULL, seq, tokens, 3));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_append(e, seq, NULL, 1));
+    ENG_REFUSED(DEND_OK, e, dend_seq_append(e, seq, NULL, 0));
+    ENG_REFUSED(DEND_OK, e, dend_seq_append(e, seq, tokens, 0));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_append_text(NULL, seq, "a", 1, 0));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_append_text(e, seq, NULL, 0, 0));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_append_text(e, seq, NULL, (size_t)-1, 0));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_rewind(NULL, seq, 0));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_drop(NULL, seq));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_get_info(NULL, seq, &info));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_get_info(e, seq, NULL));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_tokens(NULL, seq, 0, 1, tokens));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_tokens(e, seq, 0, 1, NULL));
+    ENG_REFUSED(DEND_OK, e, dend_seq_tokens(e, seq, 0, 0, NULL));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_save(e, seq, NULL));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_save(e, seq, &writer)); /* without a callback */
+    writer.write = eng_write_nothing;
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_save(NULL, seq, &writer));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_load(e, NULL, &other));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_load(e, &reader, &other)); /* without a callback */
+    reader.read = eng_read_nothing;
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_load(e, &reader, NULL));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_load(NULL, &reader, &other));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_set_stream(NULL, seq, 1));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_set_user(NULL, seq, &info));
+    assert_null(dend_seq_user(NULL, seq));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_step(NULL, 0));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_step(NULL, 10));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_logits(NULL, seq, &logits));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_logits(e, seq, NULL));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_release_logits(NULL, seq));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_want_logits(NULL, seq));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_sample(NULL, seq, NULL, &sampled));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_sample(e, seq, NULL, NULL));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_next(NULL, seq, NULL, &token));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_next(e, seq, NULL, NULL));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_tree_eval(NULL, &tree, 1));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, NULL, 1));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_tree_accept(NULL, 0, 0));
+    assert_null(dend_tree_logits(NULL, 0, 0));
+
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_tokenize(NULL, "a", 1, 0, tokens, 3, &n));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_tokenize(model, NULL, 1, 0, tokens, 3, &n));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_tokenize(model, "a", 1, 0, NULL, 3, &n));
+    ASSERT_STATUS(DEND_OK, dend_tokenize(model, NULL, 0, 0, tokens, 3, &n));
+    assert_int_equal(n, 0);
+    ASSERT_STATUS(DEND_ERR_BUFFER, dend_tokenize(model, "a", 1, 0, NULL, 0, &n));
+    assert_int_equal(n, 1);
+    ASSERT_STATUS(DEND_ERR_BUFFER, dend_tokenize(model, "a", 1, 0, NULL, 0, NULL));
+    assert_null(dend_token_bytes(NULL, 1, &n));
+    assert_null(dend_token_text(NULL, 1, &n));
+    assert_false(dend_token_is_end(NULL, 282));
+    assert_true(dend_token_is_end(model, 282));
+    assert_false(dend_token_is_end(model, -1) || dend_token_is_end(model, INT32_MAX));
+    assert_null(dend_token_bytes(model, -1, &n));
+    assert_null(dend_token_bytes(model, (int32_t)ENG_V, &n));
+    assert_null(dend_token_text(model, INT32_MIN, NULL));
+    assert_non_null(dend_token_bytes(model, 5, NULL));
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* Every call with a handle gives STALE, and nothing changes. */
+static void eng_stale(dend_engine *e, dend_seq seq) {
+    int32_t token = 1, parent = -1;
+    dend_seq child;
+    dend_seq_info info;
+    dend_writer writer;
+    dend_sampled sampled;
+    dend_tree tree;
+    const float *logits;
+    writer.write = eng_write_nothing;
+    writer.user = NULL;
+    tree.seq = seq;
+    tree.n_rows = 1;
+    tree.tokens = &token;
+    tree.parents = &parent;
+    child.slot = 4711;
+    child.generation = 4712;
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_fork(e, seq, 0, &child));
+    assert_int_equal(child.slot, 4711);
+    assert_int_equal(child.generation, 4712);
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_append(e, seq, &token, 1));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_append(e, seq, NULL, 0));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_append_text(e, seq, "a", 1, 0));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_rewind(e, seq, 0));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_drop(e, seq));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_get_info(e, seq, &info));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_tokens(e, seq, 0, 0, &token));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_save(e, seq, &writer));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_set_stream(e, seq, 1));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_set_user(e, seq, &token));
+    assert_null(dend_seq_user(e, seq));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_logits(e, seq, &logits));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_release_logits(e, seq));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_seq_want_logits(e, seq));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_sample(e, seq, NULL, &sampled));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_next(e, seq, NULL, &token));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_tree_eval(e, &tree, 1));
+}
+
+static void test_engine_stale(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e, *other;
+    int32_t tokens[20];
+    dend_seq seq[4], gone, strange;
+    test_rng rng;
+    uint32_t i;
+    (void)state;
+    rng.state = 5;
+    d.n_seqs = 6;
+    e = eng_open(&d);
+    other = eng_open(&d);
+    eng_tokens(&rng, tokens, 20);
+    for (i = 0; i < 4; i++) {
+        seq[i] = eng_with(e, tokens, 5 * (i + 1));
+        eng_with(other, tokens, 5);
+    }
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    memset(&strange, 0, sizeof strange);
+    eng_stale(e, strange); /* zero */
+    gone = seq[1];
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, gone));
+    eng_stale(e, gone); /* dropped */
+    seq[1] = eng_with(e, tokens, 3);
+    assert_int_equal(seq[1].slot, gone.slot); /* the slot lives again, the handle does not */
+    eng_stale(e, gone);
+    strange = eng_seq(other); /* of another engine: its slot 4 is free in this one */
+    eng_stale(e, strange);
+    strange.slot = 6;
+    eng_stale(e, strange); /* no such slot */
+    strange.slot = 0xffffffffu;
+    eng_stale(e, strange);
+    strange = seq[2];
+    strange.generation += 1;
+    eng_stale(e, strange);
+    strange = seq[2];
+    strange.generation = 0;
+    eng_stale(e, strange);
+    for (i = 0; i < 20000; i++) {
+        dend_seq_info info;
+        strange.slot = i % 2 ? test_below(&rng, 8) : (uint32_t)test_next(&rng);
+        strange.generation = (uint32_t)test_next(&rng);
+        if (strange.generation > 2) { /* the few handles that exist have small ones */
+            ASSERT_STATUS(DEND_ERR_STALE, dend_seq_get_info(e, strange, &info));
+        }
+    }
+    dend_engine_free(other);
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* -- append: tokens, context, blocks, sequences -------------------------------------------- */
+
+static void test_engine_append(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    int32_t tokens[100], bad[5] = {1, 2, 3, 4, 5}, got[100];
+    const int32_t wrong[5] = {-1, (int32_t)ENG_V, INT32_MAX, INT32_MIN, 0x1000000};
+    float expected[ENG_V];
+    dend_seq a, b;
+    test_rng rng;
+    uint32_t i, j;
+    (void)state;
+    rng.state = 17;
+    d.n_ctx = 50;
+    e = eng_open(&d);
+    eng_tokens(&rng, tokens, 100);
+    a = eng_with(e, tokens, 20);
+    b = eng_with(e, tokens, 49);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    for (i = 0; i < 5; i++) { /* one bad token anywhere */
+        for (j = 0; j < 5; j++) {
+            int32_t keep = bad[j];
+            bad[j] = wrong[i];
+            ENG_REFUSED(DEND_ERR_TOKEN, e, dend_seq_append(e, a, bad, 5));
+            bad[j] = keep;
+        }
+    }
+    ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_seq_append(e, a, tokens, 31));
+    ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_seq_append(e, a, tokens, 100));
+    ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_seq_append(e, b, tokens, 2));
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, b, tokens + 49, 1)); /* exactly full */
+    ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_seq_append(e, b, tokens, 1));
+    ENG_REFUSED(DEND_OK, e, dend_seq_append(e, b, tokens, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens + 20, 30));
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    eng_fresh(model, DEND_KV_F16, 16, tokens, 50, expected, NULL);
+    eng_equal(expected, eng_logits(e, a), "appended twice", 0);
+    eng_equal(expected, eng_logits(e, b), "appended twice", 1);
+    ASSERT_STATUS(DEND_OK, dend_seq_tokens(e, a, 0, 50, got));
+    assert_memory_equal(got, tokens, 50 * sizeof(int32_t));
+    {
+        dend_seq c = eng_seq(e); /* over-long in one go: refused at n_ctx + 1 only */
+        ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_seq_append(e, c, tokens, 51));
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, c, tokens, 50));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        eng_equal(expected, eng_logits(e, c), "in one go", 0);
+    }
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* 10 blocks: refused from the eleventh on, whole or not at all. */
+static void test_engine_out_of_blocks(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    uint32_t block_tokens;
+    (void)state;
+    for (block_tokens = 16; block_tokens <= 48; block_tokens += 16) {
+        dend_engine_desc d = eng_desc(model);
+        dend_engine *e;
+        uint32_t P = block_tokens;
+        int32_t tokens[10 * 48 + 1];
+        float before[ENG_V], expected[ENG_V];
+        dend_seq a, b, c;
+        test_rng rng;
+        rng.state = 3;
+        d.n_ctx = 1024;
+        d.n_blocks = 10;
+        d.block_tokens = P;
+        e = eng_open(&d);
+        eng_tokens(&rng, tokens, 10 * P + 1);
+        a = eng_seq(e);
+        ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, a, tokens, 10 * P + 1));
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens, 10 * P));
+        assert_int_equal(eng_stats(e).n_blocks_free, 0);
+        ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, a, tokens, 1));
+        ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, a, 6 * P - 3)); /* 6 blocks, the last with 3 free slots */
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        memcpy(before, eng_logits(e, a), sizeof before);
+        b = eng_with(e, tokens, 3 * P);
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        assert_int_equal(eng_stats(e).n_blocks_free, 1);
+        c = eng_fork(e, a); /* costs nothing, needs nothing */
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, c, tokens, 3)); /* the shared tail is full, not copied */
+        assert_int_equal(eng_stats(e).n_blocks_free, 1);
+        ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, a, tokens, 4)); /* the tail's copy and one more */
+        ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, c, tokens, P + 1));
+        eng_equal(before, eng_logits(e, a), "other sequence", P);
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens, 3)); /* the copy alone fits */
+        assert_int_equal(eng_stats(e).n_blocks_free, 0);
+        ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, c, tokens, 1));
+        ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, b, tokens, 1));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        ASSERT_STATUS(DEND_OK, dend_seq_drop(e, b));
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, c, tokens, 3 * P)); /* what b gave up */
+        ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, c, tokens, 1));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        memcpy(tokens + 6 * P - 3, tokens, 3 * sizeof(int32_t)); /* now what a holds */
+        eng_fresh(model, DEND_KV_F16, P, tokens, 6 * P, expected, NULL);
+        eng_equal(expected, eng_logits(e, a), "after a copy", P);
+        ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, c, 6 * P));
+        ASSERT_STATUS(DEND_OK, dend_seq_want_logits(e, c));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        eng_equal(expected, eng_logits(e, c), "in place", P);
+        dend_engine_free(e);
+    }
+    dend_model_free(model);
+}
+
+static void test_engine_out_of_sequences(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    dend_seq seq[5], out;
+    int32_t token = 3;
+    uint32_t i;
+    (void)state;
+    d.n_seqs = 5;
+    e = eng_open(&d);
+    seq[0] = eng_with(e, &token, 1);
+    for (i = 1; i < 5; i++) {
+        if (i % 2) {
+            seq[i] = eng_fork(e, seq[0]);
+        } else {
+            seq[i] = eng_seq(e);
+        }
+        assert_int_equal(eng_stats(e).n_seqs_free, 4 - i);
+    }
+    out.slot = 99;
+    out.generation = 98;
+    ENG_REFUSED(DEND_ERR_NO_SEQUENCES, e, dend_seq_create(e, &out));
+    ENG_REFUSED(DEND_ERR_NO_SEQUENCES, e, dend_seq_fork(e, seq[0], 0, &out));
+    assert_int_equal(out.slot, 99);
+    assert_int_equal(out.generation, 98);
+    for (i = 0; i < 5; i++) { /* every one of them can be written */
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, seq[i], &token, 1));
+    }
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, seq[3]));
+    ASSERT_STATUS(DEND_OK, dend_seq_fork(e, seq[4], 0, &out));
+    ENG_REFUSED(DEND_ERR_NO_SEQUENCES, e, dend_seq_create(e, &out));
+    assert_int_equal(eng_stats(e).n_seqs, 5);
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* -- logits rows ------------------------------------------------------------------------------- */
+
+/* Seven sequences, two rows: a step serves what it can and says so, and goes
+ * on as rows are released. */
+static void test_engine_out_of_logits(void **state) {
+    dend_model *model = eng_load(ENG_QWEN2);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    dend_seq seq[7], quiet;
+    int32_t tokens[7][30];
+    bool served[7];
+    test_rng rng;
+    uint32_t i, n_served = 0, rounds;
+    (void)state;
+    rng.state = 8;
+    d.n_logits = 2;
+    d.n_batch = 16;
+    e = eng_open(&d);
+    for (i = 0; i < 7; i++) {
+        eng_tokens(&rng, tokens[i], 30);
+        seq[i] = eng_with(e, tokens[i], 1 + 4 * i);
+        served[i] = false;
+    }
+    for (rounds = 0; n_served < 7; rounds++) {
+        dend_status status = dend_step(e, 0);
+        uint32_t n_waiting = 0;
+        assert_true(rounds < 7);
+        ASSERT_STATUS(n_served + 2 < 7 ? DEND_ERR_NO_LOGITS : DEND_OK, status);
+        if (status == DEND_ERR_NO_LOGITS) {
+            ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_step(e, 0)); /* nothing can move now */
+            quiet = eng_with(e, tokens[0], 30);
+            ASSERT_STATUS(DEND_OK, dend_seq_release_logits(e, quiet)); /* what wants no logits still moves */
+            ASSERT_STATUS(DEND_ERR_NO_LOGITS, dend_step(e, 0));
+            assert_int_equal(eng_info(e, quiet).n_waiting, 0);
+            ASSERT_STATUS(DEND_OK, dend_seq_drop(e, quiet));
+        }
+        for (i = 0; i < 7; i++) {
+            const float *logits = NULL;
+            dend_seq_info info = eng_info(e, seq[i]);
+            n_waiting += info.n_waiting;
+            if (info.has_logits && !served[i]) {
+                float expected[ENG_V];
+                eng_fresh(model, DEND_KV_F16, 16, tokens[i], 1 + 4 * i, expected, NULL);
+                eng_equal(expected, eng_logits(e, seq[i]), "served", i);
+                served[i] = true;
+                n_served++;
+            } else if (!served[i]) {
+                assert_int_equal(info.n_waiting, 1); /* all but the last token went through */
+                ENG_REFUSED(DEND_ERR_WAITING, e, dend_seq_logits(e, seq[i], &logits));
+                assert_null(logits);
+            }
+            if (info.has_logits) {
+                ASSERT_STATUS(DEND_OK, dend_seq_release_logits(e, seq[i]));
+                ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_seq_logits(e, seq[i], &logits));
+            }
+        }
+        assert_int_equal(n_waiting, 7 - n_served);
+        assert_int_equal(eng_stats(e).n_waiting, n_waiting);
+        assert_int_equal(eng_stats(e).n_logits_free, 2);
+    }
+    assert_int_equal(rounds, 4);
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* Rows are shared by forks, given back by the last of them, and come again on demand. */
+static void test_engine_logits(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F16);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    dend_seq a, b, c, empty;
+    int32_t tokens[40];
+    float expected[ENG_V];
+    const float *row, *other = NULL;
+    dend_sampled sampled;
+    test_rng rng;
+    uint64_t n_rows;
+    (void)state;
+    rng.state = 21;
+    d.n_logits = 3;
+    e = eng_open(&d);
+    eng_tokens(&rng, tokens, 40);
+    empty = eng_seq(e);
+    ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_seq_logits(e, empty, &other));
+    ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_sample(e, empty, NULL, &sampled));
+    ENG_REFUSED(DEND_OK, e, dend_seq_want_logits(e, empty)); /* there is no last token */
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    assert_int_equal(eng_stats(e).n_rows, 0);
+    a = eng_with(e, tokens, 33);
+    ENG_REFUSED(DEND_ERR_WAITING, e, dend_seq_logits(e, a, &other));
+    ENG_REFUSED(DEND_ERR_WAITING, e, dend_sample(e, a, NULL, &sampled));
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    eng_fresh(model, DEND_KV_F16, 16, tokens, 33, expected, NULL);
+    row = eng_logits(e, a);
+    eng_equal(expected, row, "row", 0);
+    assert_int_equal(eng_stats(e).n_logits_free, 2);
+    b = eng_fork(e, a);
+    c = eng_fork(e, a);
+    assert_ptr_equal(row, eng_logits(e, b));
+    assert_int_equal(eng_stats(e).n_logits_free, 2);
+    ASSERT_STATUS(DEND_OK, dend_seq_release_logits(e, b)); /* of b alone */
+    ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_seq_logits(e, b, &other));
+    ENG_REFUSED(DEND_OK, e, dend_seq_release_logits(e, b)); /* again: nothing to do */
+    assert_ptr_equal(row, eng_logits(e, a));
+    assert_ptr_equal(row, eng_logits(e, c));
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens + 33, 1));
+    ENG_REFUSED(DEND_ERR_WAITING, e, dend_seq_logits(e, a, &other));
+    eng_equal(expected, eng_logits(e, c), "sharer", 0); /* c still holds the row */
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, c));
+    assert_int_equal(eng_stats(e).n_logits_free, 3);
+    n_rows = eng_stats(e).n_rows;
+    ASSERT_STATUS(DEND_OK, dend_seq_want_logits(e, b));
+    ASSERT_STATUS(DEND_OK, dend_seq_want_logits(e, b)); /* twice is once */
+    assert_int_equal(eng_stats(e).n_waiting, 1);        /* a's token: b has none */
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    assert_int_equal(eng_stats(e).n_rows, n_rows + 2);
+    eng_equal(expected, eng_logits(e, b), "wanted again", 0);
+    ENG_REFUSED(DEND_OK, e, dend_seq_want_logits(e, b)); /* it has them */
+    eng_fresh(model, DEND_KV_F16, 16, tokens, 34, expected, NULL);
+    eng_equal(expected, eng_logits(e, a), "moved on", 0);
+
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, b, tokens + 33, 7)); /* released before the step: computed, without logits */
+    ASSERT_STATUS(DEND_OK, dend_seq_release_logits(e, b));
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_seq_logits(e, b, &other));
+    assert_int_equal(eng_info(e, b).n_waiting, 0);
+    ASSERT_STATUS(DEND_OK, dend_seq_want_logits(e, b));
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    eng_fresh(model, DEND_KV_F16, 16, tokens, 40, expected, NULL);
+    eng_equal(expected, eng_logits(e, b), "wanted late", 0);
+    assert_null(other);
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* -- rewind ---------------------------------------------------------------------------------- */
+
+static void test_engine_rewind(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    dend_seq a, b;
+    int32_t tokens[120], got[120];
+    float expected[ENG_V];
+    const float *logits;
+    test_rng rng;
+    uint32_t cut;
+    uint64_t hash;
+    (void)state;
+    rng.state = 30;
+    d.n_ctx = 120;
+    e = eng_open(&d);
+    eng_tokens(&rng, tokens, 120);
+    a = eng_with(e, tokens, 60);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    assert_int_equal(eng_info(e, a).rewind_min, 0);
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_rewind(e, a, 61));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_rewind(e, a, 0xffffffffu));
+    ENG_REFUSED(DEND_OK, e, dend_seq_rewind(e, a, 60)); /* its logits stay */
+    b = eng_fork(e, a);
+    for (cut = 59; cut > 0; cut -= cut > 40 ? 1 : 7) {
+        ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, a, cut));
+        ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_seq_logits(e, a, &logits));
+        assert_int_equal(eng_info(e, a).len_tokens, cut);
+        assert_int_equal(eng_info(e, a).n_blocks, (cut + 15) / 16);
+        ASSERT_STATUS(DEND_OK, dend_seq_want_logits(e, a));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        eng_fresh(model, DEND_KV_F16, 16, tokens, cut, expected, &hash);
+        eng_equal(expected, eng_logits(e, a), "cut to", cut);
+        assert_true(eng_info(e, a).prefix_hash == hash);
+        if (cut % 4 == 0) { /* go on with other tokens, and come back */
+            memcpy(got, tokens, cut * sizeof(int32_t));
+            memcpy(got + cut, tokens + 90, 30 * sizeof(int32_t));
+            ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens + 90, 30));
+            ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+            eng_fresh(model, DEND_KV_F16, 16, got, cut + 30, expected, &hash);
+            eng_equal(expected, eng_logits(e, a), "on from", cut);
+            assert_true(eng_info(e, a).prefix_hash == hash);
+        }
+    }
+    ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, a, 0));
+    assert_int_equal(eng_info(e, a).n_blocks, 0);
+    assert_true(eng_info(e, a).prefix_hash == 0);
+    ENG_REFUSED(DEND_OK, e, dend_seq_rewind(e, a, 0));
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_seq_logits(e, a, &logits));
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens, 60)); /* and begins anew */
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    eng_fresh(model, DEND_KV_F16, 16, tokens, 60, expected, NULL);
+    eng_equal(expected, eng_logits(e, a), "anew", 0);
+    eng_equal(expected, eng_logits(e, b), "fork", 0); /* nothing of this reached the fork */
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, b, tokens + 60, 50)); /* rewinding waiting tokens */
+    ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, b, 70));
+    assert_int_equal(eng_info(e, b).n_waiting, 10);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    eng_fresh(model, DEND_KV_F16, 16, tokens, 70, expected, NULL);
+    eng_equal(expected, eng_logits(e, b), "waiting ones", 0);
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* A rewind that would have to copy a path, but has no node left, is refused
+ * whole. (Nodes outlast blocks in every engine that create makes, so the test
+ * takes them away by hand.) */
+static void test_engine_rewind_no_nodes(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    dend_seq a, b;
+    int32_t tokens[60];
+    uint32_t n_free, first_free;
+    test_rng rng;
+    (void)state;
+    rng.state = 9;
+    e = eng_open(&d);
+    eng_tokens(&rng, tokens, 60);
+    a = eng_with(e, tokens, 60);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    b = eng_fork(e, a);
+    n_free = e->cache.nodes.n_free;
+    first_free = e->cache.nodes.first_free;
+    e->cache.nodes.n_free = 0;
+    e->cache.nodes.first_free = DENDP_NONE;
+    ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_rewind(e, b, 17));
+    ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, b, tokens, 10));
+    e->cache.nodes.n_free = n_free;
+    e->cache.nodes.first_free = first_free;
+    ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, b, 17));
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* -- forks, streams, users -------------------------------------------------------------------- */
+
+/* Waiting tokens that forks share are computed once. */
+static void test_engine_fork_waiting(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    uint32_t batch;
+    (void)state;
+    for (batch = 7; batch <= 256; batch += 249) {
+        dend_engine_desc d = eng_desc(model);
+        dend_engine *e;
+        dend_seq a, b, c, f;
+        int32_t tokens[42];
+        float expected[ENG_V];
+        test_rng rng;
+        uint32_t i;
+        rng.state = 12;
+        d.n_batch = batch;
+        e = eng_open(&d);
+        eng_tokens(&rng, tokens, 42);
+        a = eng_with(e, tokens, 37);
+        b = eng_fork(e, a);
+        c = eng_fork(e, b);
+        assert_int_equal(eng_info(e, c).n_waiting, 37);
+        assert_int_equal(eng_stats(e).n_waiting, 37); /* not 111 */
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        assert_int_equal(eng_stats(e).n_rows, 37);
+        eng_fresh(model, DEND_KV_F16, 16, tokens, 37, expected, NULL);
+        eng_equal(expected, eng_logits(e, a), "shared", 0);
+        assert_ptr_equal(eng_logits(e, a), eng_logits(e, b));
+        assert_ptr_equal(eng_logits(e, a), eng_logits(e, c));
+        assert_int_equal(eng_stats(e).n_forks, 2);
+        assert_int_equal(eng_stats(e).n_block_copies, 0);
+        dend_engine_free(e);
+
+        e = eng_open(&d); /* and each goes on before the first step */
+        a = eng_with(e, tokens, 40);
+        b = eng_fork(e, a);
+        c = eng_fork(e, a);
+        f = eng_fork(e, a);
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, b, tokens + 40, 1));
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, c, tokens + 41, 1));
+        ASSERT_STATUS(DEND_OK, dend_seq_drop(e, f));
+        assert_int_equal(eng_stats(e).n_block_copies, 1); /* b extends the tail in place, c copies it */
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        /* 40 shared; b one more; c the 8 that waited in its copy, and one more */
+        assert_int_equal(eng_stats(e).n_rows, 40 + 1 + 9);
+        for (i = 0; i < 2; i++) {
+            tokens[40] = tokens[40 + i];
+            eng_fresh(model, DEND_KV_F16, 16, tokens, 41, expected, NULL);
+            eng_equal(expected, eng_logits(e, i == 0 ? b : c), "own way", i);
+        }
+        eng_fresh(model, DEND_KV_F16, 16, tokens, 40, expected, NULL);
+        eng_equal(expected, eng_logits(e, a), "parent", 0);
+        dend_engine_free(e);
+    }
+    dend_model_free(model);
+}
+
+static void test_engine_streams(void **state) {
+    dend_model *model = eng_load(ENG_QWEN2);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e, *twin;
+    dend_sample_params p;
+    dend_seq a, b, same, child[40], twin_a;
+    dend_sampled x, y;
+    int32_t token = 9, drawn[40];
+    uint64_t streams[40];
+    uint32_t i, j, n_distinct = 0, n_equal = 0;
+    int box[2] = {1, 2};
+    (void)state;
+    memset(&p, 0, sizeof p);
+    p.temperature = 1.5f;
+    d.seed = 77;
+    e = eng_open(&d);
+    a = eng_with(e, &token, 1);
+    b = eng_with(e, &token, 1);
+    assert_true(eng_info(e, a).stream != eng_info(e, b).stream);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_fork(e, a, DEND_FORK_SAME_STREAM, &same));
+    assert_true(eng_info(e, a).stream == eng_info(e, same).stream);
+    for (i = 0; i < 40; i++) { /* by default each child draws for itself */
+        child[i] = eng_fork(e, a);
+        streams[i] = eng_info(e, child[i]).stream;
+        ASSERT_STATUS(DEND_OK, dend_sample(e, child[i], &p, &x));
+        drawn[i] = x.token;
+        for (j = 0; j < i && drawn[j] != drawn[i]; j++) {
+        }
+        n_distinct += j == i;
+        for (j = 0; j < i; j++) {
+            assert_true(streams[j] != streams[i]);
+        }
+    }
+    assert_true(n_distinct > 5);
+    ASSERT_STATUS(DEND_OK, dend_sample(e, a, &p, &x));
+    ASSERT_STATUS(DEND_OK, dend_sample(e, same, &p, &y));
+    assert_int_equal(x.token, y.token);
+    ASSERT_STATUS(DEND_OK, dend_seq_set_stream(e, b, eng_info(e, a).stream)); /* same text, same stream */
+    for (i = 0; i < 30; i++) {
+        dend_status status = dend_next(e, a, &p, &drawn[0]), other = dend_next(e, b, &p, &drawn[1]);
+        assert_int_equal(status, other);
+        assert_int_equal(drawn[0], drawn[1]);
+        if (status == DEND_END) {
+            break;
+        }
+        ASSERT_STATUS(DEND_OK, status);
+    }
+    twin = eng_open(&d); /* streams are a function of seed and order of creation */
+    twin_a = eng_with(twin, &token, 1);
+    eng_with(twin, &token, 1);
+    for (i = 0; i < 40; i++) {
+        assert_true(eng_info(twin, eng_fork(twin, twin_a)).stream == streams[i]);
+    }
+    dend_engine_free(twin);
+    d.seed = 78;
+    twin = eng_open(&d);
+    twin_a = eng_with(twin, &token, 1);
+    for (i = 0; i < 40; i++) {
+        n_equal += eng_info(twin, eng_fork(twin, twin_a)).stream == streams[i];
+    }
+    assert_int_equal(n_equal, 0);
+    dend_engine_free(twin);
+    ASSERT_STATUS(DEND_OK, dend_seq_set_stream(e, child[0], 5)); /* children of a set stream repeat */
+    x.token = (int32_t)(eng_info(e, eng_fork(e, child[0])).stream & 0xffff);
+    ASSERT_STATUS(DEND_OK, dend_seq_set_stream(e, child[1], 5));
+    assert_int_equal(x.token, (int32_t)(eng_info(e, eng_fork(e, child[1])).stream & 0xffff));
+
+    assert_null(dend_seq_user(e, a));
+    ASSERT_STATUS(DEND_OK, dend_seq_set_user(e, a, &box[0]));
+    ASSERT_STATUS(DEND_OK, dend_seq_set_user(e, b, &box[1]));
+    assert_ptr_equal(dend_seq_user(e, a), &box[0]);
+    assert_ptr_equal(dend_seq_user(e, b), &box[1]);
+    same = eng_fork(e, a);
+    assert_null(dend_seq_user(e, same)); /* the pointer is the handle's own */
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, &token, 1));
+    assert_ptr_equal(dend_seq_user(e, a), &box[0]);
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, a));
+    a = eng_seq(e);
+    assert_null(dend_seq_user(e, a));
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+static void test_engine_tokens(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    int32_t tokens[50], got[50];
+    dend_seq a;
+    test_rng rng;
+    uint32_t from, n;
+    (void)state;
+    rng.state = 2;
+    e = eng_open(&d);
+    eng_tokens(&rng, tokens, 50);
+    a = eng_with(e, tokens, 50);
+    for (from = 0; from <= 50; from++) {
+        for (n = 0; from + n <= 50; n++) {
+            memset(got, 0x7f, sizeof got);
+            ASSERT_STATUS(DEND_OK, dend_seq_tokens(e, a, from, n, got));
+            assert_memory_equal(got, tokens + from, n * sizeof(int32_t));
+            assert_true(n == 50 || got[n] == 0x7f7f7f7f);
+        }
+        ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_tokens(e, a, from, n, got));
+    }
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_tokens(e, a, 51, 0, got));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_tokens(e, a, 1, 0xffffffffu, got));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_tokens(e, a, 0xffffffffu, 2, got));
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* -- text ------------------------------------------------------------------------------------ */
+
+/* The bytes of a sequence's tokens from `from` on are `text`. */
+static void eng_reads(const dend_engine *e, dend_seq seq, uint32_t from, const char *text, size_t n_bytes) {
+    uint32_t len = eng_info(e, seq).len_tokens, i;
+    size_t at = 0;
+    for (i = from; i < len; i++) {
+        int32_t token;
+        size_t n;
+        const char *bytes;
+        ASSERT_STATUS(DEND_OK, dend_seq_tokens(e, seq, i, 1, &token));
+        bytes = dend_token_bytes(e->model, token, &n);
+        assert_true(n <= n_bytes - at);
+        assert_memory_equal(bytes, text + at, n);
+        at += n;
+    }
+    assert_int_equal(at, n_bytes);
+}
+
+static void test_engine_text(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F16), *plain = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e, *no_bos;
+    const char *end_text;
+    char text[256];
+    dend_seq a, b;
+    int32_t token;
+    size_t n;
+    test_rng rng;
+    uint32_t i, j;
+    (void)state;
+    rng.state = 13;
+    d.n_ctx = 64;
+    e = eng_open(&d);
+    a = eng_seq(e);
+    ASSERT_STATUS(DEND_OK, dend_seq_append_text(e, a, "", 0, 0)); /* bos alone */
+    assert_int_equal(eng_info(e, a).len_tokens, 1);
+    ENG_REFUSED(DEND_OK, e, dend_seq_append_text(e, a, "", 0, 0)); /* and only once */
+    ENG_REFUSED(DEND_OK, e, dend_seq_append_text(e, a, "\0abc", (size_t)-1, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_append_text(e, a, "hello world", (size_t)-1, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_tokens(e, a, 0, 1, &token));
+    assert_int_equal(token, 281);
+    eng_reads(e, a, 1, "hello world", 11);
+    end_text = dend_token_text(model, 282, &n); /* the text of a special token is that token */
+    j = eng_info(e, a).len_tokens;
+    ASSERT_STATUS(DEND_OK, dend_seq_append_text(e, a, end_text, n, 0));
+    assert_int_equal(eng_info(e, a).len_tokens, j + 1);
+    ASSERT_STATUS(DEND_OK, dend_seq_tokens(e, a, j, 1, &token));
+    assert_int_equal(token, 282);
+    for (i = 0; i < 50; i++) { /* any bytes at all, NULs among them */
+        n = test_below(&rng, 40);
+        for (j = 0; j < n; j++) {
+            text[j] = (char)(test_below(&rng, 3) ? test_below(&rng, 256) : 0);
+        }
+        b = eng_seq(e);
+        ASSERT_STATUS(DEND_OK, dend_seq_append_text(e, b, text, n, 0));
+        eng_reads(e, b, 1, text, n);
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        ASSERT_STATUS(DEND_OK, dend_seq_drop(e, b));
+    }
+    memset(text, (char)0xff, sizeof text); /* invalid throughout: one token a byte */
+    b = eng_seq(e);
+    ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_seq_append_text(e, b, text, 64, 0)); /* bos makes it 65 */
+    ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_seq_append_text(e, b, text, 256, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_append_text(e, b, text, 63, 0));
+    assert_int_equal(eng_info(e, b).len_tokens, 64);
+    ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_seq_append_text(e, b, "a", 1, 0));
+    ENG_REFUSED(DEND_OK, e, dend_seq_append_text(e, b, "", 0, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, b, 40));
+    ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_seq_append_text(e, b, text, 25, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_append_text(e, b, text, 24, 0));
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    dend_engine_free(e);
+
+    d = eng_desc(plain); /* a model that wants no bos */
+    d.n_blocks = 2;
+    no_bos = eng_open(&d);
+    a = eng_seq(no_bos);
+    ENG_REFUSED(DEND_OK, no_bos, dend_seq_append_text(no_bos, a, "", 0, 0));
+    assert_int_equal(eng_info(no_bos, a).len_tokens, 0);
+    ENG_REFUSED(DEND_ERR_NO_BLOCKS, no_bos, dend_seq_append_text(no_bos, a, text, 33, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_append_text(no_bos, a, text, 32, 0));
+    plain->has_tokenizer = false; /* as if the file had carried none */
+    ENG_REFUSED(DEND_ERR_UNSUPPORTED, no_bos, dend_seq_append_text(no_bos, a, "a", 1, 0));
+    ASSERT_STATUS(DEND_ERR_UNSUPPORTED, dend_tokenize(plain, "a", 1, 0, &token, 1, &n));
+    assert_null(dend_token_bytes(plain, 5, NULL));
+    assert_null(dend_token_text(plain, 5, NULL));
+    assert_false(dend_token_is_end(plain, 282));
+    plain->has_tokenizer = true;
+    dend_engine_free(no_bos);
+    dend_model_free(plain);
+    dend_model_free(model);
+}
+
+/* -- time -------------------------------------------------------------------------------------- */
+
+/* A budget of a microsecond ends every step after one batch; what comes out in
+ * the end is the same. */
+static void test_engine_budget(void **state) {
+    const uint64_t large[4] = {0xffffffffffffffffu, (uint64_t)1 << 61, (uint64_t)1 << 54, 3600000000u};
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    dend_seq seq[3];
+    int32_t tokens[200];
+    float expected[ENG_V];
+    test_rng rng;
+    uint32_t i, n_pending = 0;
+    uint64_t n_rows = 0;
+    (void)state;
+    rng.state = 44;
+    d.n_ctx = 200;
+    d.n_batch = 8;
+    e = eng_open(&d);
+    eng_tokens(&rng, tokens, 200);
+    for (i = 0; i < 3; i++) {
+        seq[i] = eng_with(e, tokens, 200 - 60 * i);
+    }
+    for (;;) {
+        dend_status status = dend_step(e, 1);
+        assert_true(eng_stats(e).n_rows > n_rows); /* each call gets on */
+        assert_true(eng_stats(e).n_rows <= n_rows + 8 || status == DEND_OK);
+        n_rows = eng_stats(e).n_rows;
+        if (status == DEND_OK) {
+            break;
+        }
+        ASSERT_STATUS(DEND_PENDING, status);
+        n_pending++;
+    }
+    assert_true(n_pending >= 20); /* 420 tokens, of which 140 are shared by nobody: 53 batches */
+    assert_int_equal(eng_stats(e).n_waiting, 0);
+    for (i = 0; i < 3; i++) {
+        eng_fresh(model, DEND_KV_F16, 16, tokens, 200 - 60 * i, expected, NULL);
+        eng_equal(expected, eng_logits(e, seq[i]), "in slices", i);
+    }
+    for (i = 0; i < 4; i++) { /* budgets that no clock will reach */
+        ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, seq[0], 100));
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, seq[0], tokens + 100, 100));
+        ASSERT_STATUS(DEND_OK, dend_step(e, large[i]));
+    }
+    ENG_REFUSED(DEND_OK, e, dend_step(e, 1)); /* nothing waits */
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* -- sampling and next ----------------------------------------------------------------------------- */
+
+static void test_engine_sample(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    dend_sample_params p;
+    dend_seq a;
+    int32_t tokens[20];
+    uint32_t scratch[ENG_V], i;
+    test_rng rng;
+    (void)state;
+    rng.state = 19;
+    e = eng_open(&d);
+    eng_tokens(&rng, tokens, 20);
+    a = eng_with(e, tokens, 20);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    for (i = 0; i < 200; i++) { /* the engine adds the key: its stream, its length */
+        dend_sampled x, y;
+        memset(&p, 0, sizeof p);
+        p.temperature = i % 3 ? 0.5f + 0.01f * (float)i : 0.0f;
+        p.top_k = i % 4 ? 0 : 20;
+        p.top_p = i % 5 ? 0.0f : 0.7f;
+        p.min_p = i % 7 ? 0.0f : 0.01f;
+        p.salt = i;
+        ASSERT_STATUS(DEND_OK, dend_sample(e, a, &p, &x));
+        ASSERT_STATUS(DEND_OK, dend_sample_logits(eng_logits(e, a), ENG_V, &p, eng_info(e, a).stream, 20, scratch, &y));
+        assert_int_equal(x.token, y.token);
+        assert_memory_equal(&x.logprob, &y.logprob, sizeof(float));
+        assert_true(x.logprob <= 0.0f);
+    }
+    for (i = 0; i < 4; i++) {
+        dend_sampled x;
+        memset(&p, 0, sizeof p);
+        p.temperature = i == 0 ? -1.0f : i == 1 ? dendp_bits_f32(0x7fc00000u) : 1.0f;
+        p.top_p = i == 2 ? -0.5f : 0.0f;
+        p.min_p = i == 3 ? 2.0f : 0.0f;
+        ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_sample(e, a, &p, &x));
+    }
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+static void test_engine_next(void **state) {
+    dend_model *model = eng_load(ENG_QWEN2);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    dend_sample_params p;
+    dend_seq a, b, empty;
+    dend_status status = DEND_OK;
+    int32_t tokens[10], token = -5, n_ends = 0;
+    uint32_t i, n = 10;
+    test_rng rng;
+    (void)state;
+    rng.state = 64;
+    d.n_ctx = 40;
+    e = eng_open(&d);
+    eng_tokens(&rng, tokens, 10);
+    empty = eng_seq(e);
+    ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_next(e, empty, NULL, &token));
+    a = eng_with(e, tokens, 10);
+    b = eng_with(e, tokens, 10);
+    for (i = 0; i < 30; i++) { /* greedy: step, argmax, append */
+        dend_sampled sampled;
+        ASSERT_STATUS(DEND_OK, dend_seq_want_logits(e, b));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        ASSERT_STATUS(DEND_OK, dend_sample(e, b, NULL, &sampled));
+        status = dend_next(e, a, NULL, &token);
+        assert_int_equal(token, sampled.token);
+        if (status == DEND_END) {
+            assert_true(dend_token_is_end(model, token));
+            break;
+        }
+        ASSERT_STATUS(DEND_OK, status);
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, b, &token, 1));
+        n++;
+        assert_int_equal(eng_info(e, a).len_tokens, n);
+    }
+    if (status == DEND_OK) { /* the context is full now */
+        token = -5;
+        ASSERT_STATUS(DEND_ERR_CONTEXT_FULL, dend_next(e, a, NULL, &token));
+        ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_next(e, a, NULL, &token));
+        assert_int_equal(eng_info(e, a).len_tokens, 40);
+    }
+    memset(&p, 0, sizeof p);
+    p.temperature = 3.0f;
+    ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, a, 10));
+    for (p.salt = 0; p.salt < 400; p.salt++) { /* an end token is reported, not appended */
+        status = dend_next(e, a, &p, &token);
+        if (status == DEND_END) {
+            n_ends++;
+            assert_true(dend_token_is_end(model, token));
+            assert_int_equal(eng_info(e, a).len_tokens, 10);
+        } else {
+            ASSERT_STATUS(DEND_OK, status);
+            assert_false(dend_token_is_end(model, token));
+            assert_int_equal(eng_info(e, a).len_tokens, 11);
+            ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, a, 10));
+        }
+    }
+    assert_true(n_ends > 0 && n_ends < 200);
+    p.temperature = -1.0f;
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_next(e, a, &p, &token));
+    dend_engine_free(e);
+    dend_model_free(model);
+}
