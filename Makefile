@@ -294,7 +294,7 @@ build/goldens/venv.ok: tools/goldens/requirements.txt | build/goldens
 .PHONY: goldens
 goldens: build/goldens/venv.ok ## make tests/golden anew with tools/goldens (packages: tools/goldens/requirements.txt)
 	$(PYTHON) tools/fetch_model.py smollm2 qwen05
-	$(GOLDEN_PYTHON) tools/goldens/unicode_tables.py > build/goldens/unicode_tables.inc
+	$(GOLDEN_PYTHON) tools/make_unicode_tables.py --check
 	$(GOLDEN_PYTHON) tools/goldens/quant_blocks.py
 	$(GOLDEN_PYTHON) tools/goldens/tiny_models.py
 	$(GOLDEN_PYTHON) tools/goldens/tokenizer.py $(SMOLLM2) $(QWEN05)

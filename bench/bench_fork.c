@@ -14,7 +14,8 @@
  * one after each batch, divided by the operations in it; beside it stand the
  * 10th and the 90th percentile. Nothing is subtracted. Setting a batch up and
  * clearing it away happens outside of the timed part, and the first batches
- * are thrown away. The allocator counts: after creation there must be no call.
+ * are thrown away, so these are times with warm caches. The allocator counts:
+ * after creation there must be no call.
  */
 #define DENDRITE_IMPLEMENTATION
 #include "dendrite.h"

@@ -719,7 +719,8 @@ static void test_engine_out_of_blocks(void **state) {
         ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens, 10 * P));
         assert_int_equal(eng_stats(e).n_blocks_free, 0);
         ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, a, tokens, 1));
-        ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, a, 6 * P - 3)); /* 6 blocks, the last with 3 free slots */
+        ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, a, 0));
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens, 6 * P - 3)); /* 6 blocks, the last with 3 free slots */
         ASSERT_STATUS(DEND_OK, dend_step(e, 0));
         memcpy(before, eng_logits(e, a), sizeof before);
         b = eng_with(e, tokens, 3 * P);
@@ -949,7 +950,7 @@ static void test_engine_rewind(void **state) {
     ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_seq_rewind(e, a, 0xffffffffu));
     ENG_REFUSED(DEND_OK, e, dend_seq_rewind(e, a, 60)); /* its logits stay */
     b = eng_fork(e, a);
-    for (cut = 59; cut > 0; cut -= cut > 40 ? 1 : 7) {
+    for (cut = 59; cut > 5; cut -= cut > 40 ? 1 : 7) {
         ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, a, cut));
         ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_seq_logits(e, a, &logits));
         assert_int_equal(eng_info(e, a).len_tokens, cut);
@@ -1003,6 +1004,7 @@ static void test_engine_rewind_no_nodes(void **state) {
     test_rng rng;
     (void)state;
     rng.state = 9;
+    d.n_ctx = 100;
     e = eng_open(&d);
     eng_tokens(&rng, tokens, 60);
     a = eng_with(e, tokens, 60);
@@ -1199,8 +1201,8 @@ static void eng_reads(const dend_engine *e, dend_seq seq, uint32_t from, const c
     uint32_t len = eng_info(e, seq).len_tokens, i;
     size_t at = 0;
     for (i = from; i < len; i++) {
-        int32_t token;
-        size_t n;
+        int32_t token = -1;
+        size_t n = 0;
         const char *bytes;
         ASSERT_STATUS(DEND_OK, dend_seq_tokens(e, seq, i, 1, &token));
         bytes = dend_token_bytes(e->model, token, &n);
@@ -1218,8 +1220,8 @@ static void test_engine_text(void **state) {
     const char *end_text;
     char text[256];
     dend_seq a, b;
-    int32_t token;
-    size_t n;
+    int32_t token = -1;
+    size_t n = 0;
     test_rng rng;
     uint32_t i, j;
     (void)state;
@@ -1313,7 +1315,7 @@ static void test_engine_budget(void **state) {
     for (;;) {
         dend_status status = dend_step(e, 1);
         assert_true(eng_stats(e).n_rows > n_rows); /* each call gets on */
-        assert_true(eng_stats(e).n_rows <= n_rows + 8 || status == DEND_OK);
+        assert_true(eng_stats(e).n_rows <= n_rows + 8);
         n_rows = eng_stats(e).n_rows;
         if (status == DEND_OK) {
             break;
@@ -1321,7 +1323,7 @@ static void test_engine_budget(void **state) {
         ASSERT_STATUS(DEND_PENDING, status);
         n_pending++;
     }
-    assert_true(n_pending >= 20); /* 420 tokens, of which 140 are shared by nobody: 53 batches */
+    assert_true(n_pending >= 50); /* 420 tokens in batches of 8 */
     assert_int_equal(eng_stats(e).n_waiting, 0);
     for (i = 0; i < 3; i++) {
         eng_fresh(model, DEND_KV_F16, 16, tokens, 200 - 60 * i, expected, NULL);
@@ -1443,3 +1445,835 @@ static void test_engine_next(void **state) {
     dend_engine_free(e);
     dend_model_free(model);
 }
+
+/* -- token trees: what is refused ---------------------------------------------------------------------- */
+
+static dend_tree eng_tree(dend_seq seq, uint32_t n_rows, const int32_t *tokens, const int32_t *parents) {
+    dend_tree tree;
+    tree.seq = seq;
+    tree.n_rows = n_rows;
+    tree.tokens = tokens;
+    tree.parents = parents;
+    return tree;
+}
+
+static void test_engine_tree_refused(void **state) {
+    const int32_t chain[12] = {-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    dend_tree trees[9];
+    dend_seq a, b, late, gone;
+    int32_t tokens[60], parents[12], bad[3];
+    float kept[ENG_V];
+    test_rng rng;
+    uint32_t i;
+    (void)state;
+    rng.state = 90;
+    d.n_ctx = 60;
+    d.n_tree_rows = 8;
+    d.n_blocks = 8;
+    e = eng_open(&d);
+    eng_tokens(&rng, tokens, 60);
+    a = eng_with(e, tokens, 30);
+    b = eng_with(e, tokens, 52);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    assert_null(dend_tree_logits(e, 0, 0));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 0)); /* nothing evaluated yet */
+    trees[0] = eng_tree(a, 3, tokens, chain);
+    trees[1] = eng_tree(b, 5, tokens, chain);
+    ASSERT_STATUS(DEND_OK, dend_tree_eval(e, trees, 2)); /* 8 of 8 rows; the results must outlive what is refused */
+    memcpy(kept, dend_tree_logits(e, 1, 4), sizeof kept);
+
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, trees, 0));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, trees, 9));
+    trees[0].n_rows = 0;
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, trees, 1));
+    trees[0].n_rows = 9;
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, trees, 1));
+    trees[0].n_rows = 0xffffffffu;
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, trees, 1));
+    trees[0].n_rows = 4; /* 4 and 5 are 9 */
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, trees, 2));
+    trees[0] = eng_tree(a, 3, NULL, chain);
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, trees, 2));
+    trees[0] = eng_tree(a, 3, tokens, NULL);
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, trees, 2));
+    trees[0] = eng_tree(a, 3, tokens, parents);
+    for (i = 0; i < 3; i++) {
+        const int32_t wrong[4] = {(int32_t)i, (int32_t)i + 1, -2, INT32_MAX};
+        uint32_t j;
+        for (j = 0; j < 4; j++) { /* itself, a later one, neither row nor root */
+            memcpy(parents, chain, sizeof parents);
+            parents[i] = wrong[j];
+            ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, trees, 2));
+        }
+        memcpy(bad, tokens, sizeof bad);
+        bad[i] = i == 0 ? -1 : i == 1 ? (int32_t)ENG_V : INT32_MIN;
+        trees[2] = eng_tree(a, 3, bad, chain);
+        ENG_REFUSED(DEND_ERR_TOKEN, e, dend_tree_eval(e, trees + 2, 1));
+    }
+    trees[0] = eng_tree(a, 3, tokens, chain);
+    trees[1] = eng_tree(a, 3, tokens, chain);
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, trees, 2)); /* two trees of one sequence */
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, b, tokens, 1));       /* 53 of 60 */
+    trees[1] = eng_tree(b, 1, tokens, chain);
+    ENG_REFUSED(DEND_ERR_WAITING, e, dend_tree_eval(e, trees, 2));
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    trees[1] = eng_tree(b, 8, tokens, chain);
+    ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_tree_eval(e, trees + 1, 1));
+    gone = eng_fork(e, a);
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, gone));
+    trees[1] = eng_tree(gone, 1, tokens, chain);
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_tree_eval(e, trees, 2));
+
+    eng_equal(kept, dend_tree_logits(e, 1, 4), "kept", 0);
+    assert_non_null(dend_tree_logits(e, 0, 2));
+    assert_null(dend_tree_logits(e, 0, 3)); /* a row of the next tree, not of this one */
+    assert_null(dend_tree_logits(e, 1, 5));
+    assert_null(dend_tree_logits(e, 2, 0));
+    assert_null(dend_tree_logits(e, 0xffffffffu, 0));
+    assert_null(dend_tree_logits(e, 0, 0xffffffffu));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 3));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 2, 0));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0xffffffffu, 0));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 1, 0)); /* b has grown since */
+
+    late = eng_fork(e, a); /* takes the last blocks: 2 of a, 4 of b, 2 more */
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, late, tokens, 27));
+    assert_int_equal(eng_stats(e).n_blocks_free, 0);
+    ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_tree_accept(e, 0, 2));
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, late));
+    ASSERT_STATUS(DEND_OK, dend_tree_accept(e, 0, 2)); /* the same tree, now that there is room */
+    assert_int_equal(eng_info(e, a).len_tokens, 33);
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 2)); /* once a tree */
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 0));
+
+    trees[0] = eng_tree(b, 7, tokens, chain); /* exactly to the end of the context */
+    ASSERT_STATUS(DEND_OK, dend_tree_eval(e, trees, 1));
+    ASSERT_STATUS(DEND_OK, dend_tree_accept(e, 0, 6));
+    assert_int_equal(eng_info(e, b).len_tokens, 60);
+    ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_tree_eval(e, trees, 1));
+
+    trees[0] = eng_tree(a, 3, tokens, chain); /* each way in which a sequence can have changed */
+    ASSERT_STATUS(DEND_OK, dend_tree_eval(e, trees, 1));
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens, 1));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 0)); /* longer, and waiting */
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, a, 32));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 0)); /* shorter */
+    bad[0] = (tokens[2] + 1) % (int32_t)ENG_V;
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, bad, 1));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 0)); /* as long, another token, waiting */
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 0)); /* as long, another token */
+    ASSERT_STATUS(DEND_OK, dend_tree_eval(e, trees, 1));
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, a));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_tree_accept(e, 0, 0));
+    late = eng_with(e, tokens, 33);
+    assert_int_equal(late.slot, a.slot);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    ENG_REFUSED(DEND_ERR_STALE, e, dend_tree_accept(e, 0, 0)); /* another sequence in the same slot */
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* -- token trees: the same bits as plain decoding --------------------------------------------------------- */
+
+#define ENG_MOST_ROWS 256u
+
+/* A random tree: mostly short branches, now and then a chain. */
+static void eng_random_tree(test_rng *rng, uint32_t n, int32_t *tokens, int32_t *parents) {
+    uint32_t i, bushy = test_below(rng, 3);
+    eng_tokens(rng, tokens, n);
+    for (i = 0; i < n; i++) {
+        uint32_t back = bushy == 0 ? 1 : 1 + test_below(rng, bushy == 1 ? 3 : i + 1);
+        parents[i] = (int32_t)i - (int32_t)(back > i + 1 ? i + 1 : back);
+    }
+}
+
+/* Tokens from the root to a row; returns their number. */
+static uint32_t eng_path(const dend_tree *tree, uint32_t row, int32_t *out) {
+    uint32_t n = 0, i;
+    int32_t r;
+    for (r = (int32_t)row; r >= 0; r = tree->parents[r]) {
+        out[n++] = tree->tokens[r];
+    }
+    for (i = 0; i < n / 2; i++) {
+        int32_t swap = out[i];
+        out[i] = out[n - 1 - i];
+        out[n - 1 - i] = swap;
+    }
+    return n;
+}
+
+/* K and V of two sequences of one length are the same bytes, slot for slot. */
+static void eng_same_kv(const dend_engine *e, dend_seq x, dend_seq y) {
+    const dendp_cache *c = &e->cache;
+    const dendp_group *group = &c->groups[0];
+    uint32_t rx = dendp_cache_slot(c, x)->record, ry = dendp_cache_slot(c, y)->record, P = c->desc.block_tokens;
+    uint32_t d = group->desc.head_dim, pos, layer, head;
+    size_t bytes = (size_t)group->tile_bytes;
+    unsigned char *a = (unsigned char *)malloc(2 * bytes), *b = a + bytes;
+    assert_non_null(a);
+    assert_int_equal(c->records[rx].len, c->records[ry].len);
+    for (pos = 0; pos < c->records[rx].len; pos++) {
+        uint32_t bx = dendp_table_get(&c->nodes, dendp_cache_table(c, rx, 0), pos / P);
+        uint32_t by = dendp_table_get(&c->nodes, dendp_cache_table(c, ry, 0), pos / P);
+        assert_int_equal(dendp_record_token(c, rx, pos), dendp_record_token(c, ry, pos));
+        for (layer = 0; layer < group->desc.n_layers && bx != by; layer++) {
+            for (head = 0; head < group->desc.n_kv_heads; head++) {
+                const unsigned char *kx = dendp_cache_tile(c, 0, bx, layer, head, pos % P / DENDP_TILE);
+                const unsigned char *ky = dendp_cache_tile(c, 0, by, layer, head, pos % P / DENDP_TILE);
+                memset(a, 0, 2 * bytes);
+                c->desc.codec.copy_slots(a, a + group->k_bytes, 0, kx, kx + group->k_bytes, pos % DENDP_TILE, 1, d);
+                c->desc.codec.copy_slots(b, b + group->k_bytes, 0, ky, ky + group->k_bytes, pos % DENDP_TILE, 1, d);
+                if (memcmp(a, b, bytes) != 0) {
+                    fail_msg("K or V at position %u, layer %u, head %u", pos, layer, head);
+                }
+            }
+        }
+    }
+    free(a);
+}
+
+/* Trees of several sequences in one call: the logits of every row, then the
+ * state after accepting one row of each, and what follows it. */
+static void eng_check_trees(dend_engine *e, test_rng *rng, const dend_seq *seqs, const uint32_t *n_rows, uint32_t n) {
+    int32_t tokens[3][ENG_MOST_ROWS], parents[3][ENG_MOST_ROWS], path[ENG_MOST_ROWS];
+    dend_tree trees[3];
+    dend_seq *forks = (dend_seq *)malloc(ENG_MOST_ROWS * sizeof *forks);
+    uint64_t computed = eng_stats(e).n_rows;
+    uint32_t i, r, total = 0;
+    assert_non_null(forks);
+    for (i = 0; i < n; i++) {
+        eng_random_tree(rng, n_rows[i], tokens[i], parents[i]);
+        trees[i] = eng_tree(seqs[i], n_rows[i], tokens[i], parents[i]);
+        total += n_rows[i];
+    }
+    {
+        unsigned char *image = eng_freeze(e); /* no sequence changes */
+        const unsigned char *end = (const unsigned char *)(const void *)e->sample_ids;
+        ASSERT_STATUS(DEND_OK, dend_tree_eval(e, trees, n));
+        assert_int_equal(eng_stats(e).n_rows, computed + total);
+        eng_same_range(e, image, &e->cache, &e->pool, "tree");
+        eng_same_range(e, image, e->cache.pools, e->forward.scratch.x, "tree");
+        eng_same_range(e, image, e->logits, end, "tree");
+        free(image);
+    }
+    for (i = 0; i < n; i++) {
+        for (r = 0; r < n_rows[i]; r++) {
+            forks[r] = eng_fork(e, seqs[i]);
+            ASSERT_STATUS(DEND_OK, dend_seq_append(e, forks[r], path, eng_path(&trees[i], r, path)));
+        }
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        for (r = 0; r < n_rows[i]; r++) {
+            eng_equal(eng_logits(e, forks[r]), dend_tree_logits(e, i, r), "tree row", r);
+            ASSERT_STATUS(DEND_OK, dend_seq_drop(e, forks[r]));
+        }
+    }
+    for (i = 0; i < n; i++) {
+        dend_seq twin = eng_fork(e, seqs[i]);
+        dend_seq_info x, y;
+        int32_t next[4];
+        ASSERT_STATUS(DEND_OK, dend_seq_set_stream(e, twin, eng_info(e, seqs[i]).stream));
+        r = test_below(rng, n_rows[i]);
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, twin, path, eng_path(&trees[i], r, path)));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        computed = eng_stats(e).n_rows;
+        ASSERT_STATUS(DEND_OK, dend_tree_accept(e, i, r));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        assert_int_equal(eng_stats(e).n_rows, computed); /* nothing is computed again */
+        x = eng_info(e, seqs[i]);
+        y = eng_info(e, twin);
+        assert_memory_equal(&x, &y, sizeof x); /* length, waiting, blocks, hash, stream, has_logits */
+        eng_equal(eng_logits(e, twin), eng_logits(e, seqs[i]), "accepted", r);
+        eng_same_kv(e, seqs[i], twin);
+        eng_tokens(rng, next, 4);
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, seqs[i], next, 4));
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, twin, next, 4));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        eng_equal(eng_logits(e, twin), eng_logits(e, seqs[i]), "after accepting", r);
+        eng_same_kv(e, seqs[i], twin);
+        ASSERT_STATUS(DEND_OK, dend_seq_drop(e, twin));
+    }
+    free(forks);
+}
+
+/* Contexts on both sides of tile (16), block and segment (512) borders. */
+static void test_engine_tree_rows(void **state) {
+    static const uint32_t lengths[12] = {0, 1, 13, 15, 16, 17, 31, 33, 47, 500, 511, 512};
+    uint32_t m, k, P, round;
+    test_rng rng;
+    (void)state;
+    rng.state = 1001;
+    for (m = 0; m < 3; m++) {
+        dend_model *model = eng_load(eng_paths[m]);
+        for (k = 0; k < 3; k++) {
+            for (P = 16; P <= 32; P += 16) {
+                dend_engine_desc d = eng_desc(model);
+                dend_engine *e;
+                int32_t prompt[600];
+                dend_seq base;
+                d.n_ctx = 700;
+                d.n_seqs = 64;
+                d.n_blocks = 700;
+                d.block_tokens = P;
+                d.kv_type = eng_kv_types[k];
+                d.n_tree_rows = 120;
+                e = eng_open(&d);
+                e->cache.pools[0].poison = true; /* what is free is NaN: nothing may look at it */
+                dendp_block_pool_reset(&e->cache.pools[0]);
+                eng_tokens(&rng, prompt, 600);
+                base = eng_with(e, prompt, 520);
+                ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+                for (round = 0; round < 5; round++) {
+                    uint32_t n = 1 + test_below(&rng, 3), n_rows[3], i;
+                    dend_seq seqs[3];
+                    for (i = 0; i < n; i++) {
+                        seqs[i] = eng_fork(e, base);
+                        ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, seqs[i], lengths[test_below(&rng, 12)]));
+                        n_rows[i] = 1 + test_below(&rng, 40);
+                    }
+                    eng_check_trees(e, &rng, seqs, n_rows, n);
+                    for (i = 0; i < n; i++) {
+                        ASSERT_STATUS(DEND_OK, dend_seq_drop(e, seqs[i]));
+                    }
+                }
+                dend_engine_free(e);
+            }
+        }
+        dend_model_free(model);
+    }
+}
+
+/* The largest tree, as one chain of 256 and as bushes, across a segment's end. */
+static void test_engine_tree_large(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    int32_t prompt[400], chain[ENG_MOST_ROWS], next[ENG_MOST_ROWS];
+    dend_seq seq, twin;
+    dend_tree tree;
+    test_rng rng;
+    uint32_t i, n_rows = ENG_MOST_ROWS;
+    (void)state;
+    rng.state = 256;
+    d.n_ctx = 1000;
+    d.n_seqs = 260;
+    d.n_blocks = 3000;
+    d.n_logits = 260;
+    d.n_tree_rows = ENG_MOST_ROWS;
+    d.n_batch = 100;
+    e = eng_open(&d);
+    eng_tokens(&rng, prompt, 400);
+    seq = eng_with(e, prompt, 400);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    twin = eng_fork(e, seq);
+    eng_tokens(&rng, next, ENG_MOST_ROWS);
+    for (i = 0; i < ENG_MOST_ROWS; i++) {
+        chain[i] = (int32_t)i - 1;
+    }
+    tree = eng_tree(seq, ENG_MOST_ROWS, next, chain);
+    ASSERT_STATUS(DEND_OK, dend_tree_eval(e, &tree, 1));
+    for (i = 0; i < ENG_MOST_ROWS; i++) {
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, twin, next + i, 1));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        eng_equal(eng_logits(e, twin), dend_tree_logits(e, 0, i), "chain row", i);
+    }
+    ASSERT_STATUS(DEND_OK, dend_tree_accept(e, 0, ENG_MOST_ROWS - 1));
+    eng_equal(eng_logits(e, twin), eng_logits(e, seq), "chain", 0);
+    eng_same_kv(e, seq, twin);
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, twin));
+    for (i = 0; i < 3; i++) {
+        ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, seq, i == 0 ? 500 : 390 - 10 * i));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        eng_check_trees(e, &rng, &seq, &n_rows, 1);
+    }
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* An accepted row whose logits find no free row: they stay wanted. */
+static void test_engine_tree_no_logits(void **state) {
+    const int32_t chain[3] = {-1, 0, 1};
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    int32_t tokens[20];
+    float expected[ENG_V];
+    dend_seq a, b;
+    dend_tree tree;
+    const float *logits;
+    test_rng rng;
+    (void)state;
+    rng.state = 51;
+    d.n_logits = 1;
+    e = eng_open(&d);
+    eng_tokens(&rng, tokens, 20);
+    a = eng_with(e, tokens, 17);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    b = eng_fork(e, a); /* shares the only row, and keeps it */
+    tree = eng_tree(a, 3, tokens + 17, chain);
+    ASSERT_STATUS(DEND_OK, dend_tree_eval(e, &tree, 1));
+    ASSERT_STATUS(DEND_OK, dend_tree_accept(e, 0, 2));
+    assert_int_equal(eng_info(e, a).n_waiting, 0);
+    ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_seq_logits(e, a, &logits));
+    ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_step(e, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_release_logits(e, b));
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    eng_fresh(model, DEND_KV_F16, 16, tokens, 20, expected, NULL);
+    eng_equal(expected, eng_logits(e, a), "accepted", 0);
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
+/* -- company does not matter --------------------------------------------------------------------------------- */
+
+enum { ENG_ONE, ENG_TWO, ENG_THREE, ENG_FOUR, ENG_BACKWARDS, ENG_PAIR };
+
+typedef struct eng_variant {
+    int threads; /* ENG_... */
+    uint32_t n_batch;
+    dend_isa isa;
+} eng_variant;
+
+/* Decodes the subject among n_others other sequences (short ones, long ones,
+ * forks of it) and compares its logits at n_check lengths with `expected`,
+ * those of a sequence alone: the prompt in one go, then token after token. */
+static void eng_among(const dend_engine_desc *desc, const eng_variant *v, test_rng *rng, const int32_t *tokens,
+                      uint32_t n_prompt, uint32_t n_all, const float *expected, uint32_t n_others) {
+    dend_engine_desc d = *desc;
+    dend_engine *e;
+    dend_seq subject, others[64];
+    uint32_t i, j, calls = 0, before = n_others / 2;
+    d.n_batch = v->n_batch;
+    d.isa = v->isa;
+    d.n_threads = v->threads <= ENG_FOUR ? (uint32_t)v->threads + 1 : 1;
+    if (v->threads >= ENG_BACKWARDS) {
+        d.jobs.run = v->threads == ENG_PAIR ? eng_jobs_two : eng_jobs_backwards;
+        d.jobs.user = &calls;
+        d.jobs.n_workers = 3;
+    }
+    e = eng_open(&d);
+    subject = eng_seq(e);
+    for (i = 0; i < n_others; i++) {
+        int32_t some[40];
+        if (i == before) { /* the subject waits in the middle of the queue */
+            ASSERT_STATUS(DEND_OK, dend_seq_append(e, subject, tokens, n_prompt));
+        }
+        eng_tokens(rng, some, 40);
+        if (i > before && i % 3 == 0) {
+            others[i] = eng_fork(e, subject);
+        } else {
+            others[i] = eng_seq(e);
+        }
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, others[i], some, 1 + test_below(rng, i % 7 == 0 ? 40 : 3)));
+    }
+    if (n_others == 0) {
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, subject, tokens, n_prompt));
+    }
+    for (i = n_prompt;; i++) {
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        eng_equal(expected + (size_t)(i - n_prompt) * ENG_V, eng_logits(e, subject), "among others, length", i);
+        if (i == n_all) {
+            break;
+        }
+        for (j = 0; j < n_others; j++) {
+            int32_t token = (int32_t)test_below(rng, ENG_V);
+            if (test_below(rng, 2)) {
+                ASSERT_STATUS(DEND_OK, dend_seq_append(e, others[j], &token, 1));
+            }
+        }
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, subject, tokens + i, 1));
+    }
+    assert_true(v->threads < ENG_BACKWARDS || calls > 0);
+    dend_engine_free(e);
+}
+
+/* Alone, one row a batch, by the scalar kernels: [n_all - n_prompt + 1][V]. */
+static float *eng_alone(const dend_engine_desc *desc, const int32_t *tokens, uint32_t n_prompt, uint32_t n_all) {
+    dend_engine_desc d = *desc;
+    float *out = (float *)malloc((n_all - n_prompt + 1) * (size_t)ENG_V * sizeof(float));
+    dend_engine *e;
+    dend_seq seq;
+    uint32_t i;
+    assert_non_null(out);
+    d.n_batch = 1;
+    d.isa = DEND_ISA_SCALAR;
+    e = eng_open(&d);
+    seq = eng_seq(e);
+    for (i = 0; i < n_all; i++) {
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, seq, tokens + i, 1));
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        if (i + 1 >= n_prompt) {
+            memcpy(out + (size_t)(i + 1 - n_prompt) * ENG_V, eng_logits(e, seq), ENG_V * sizeof(float));
+        }
+    }
+    dend_engine_free(e);
+    return out;
+}
+
+/* Every model, KV type and block size; every thread count and both job
+ * systems; batches of 1, 7 and 256; scalar and the best instruction set. */
+static void test_engine_row_invariance(void **state) {
+    static const eng_variant variants[8] = {
+        {ENG_ONE, 1, DEND_ISA_DEFAULT},  {ENG_ONE, 256, DEND_ISA_SCALAR},       {ENG_ONE, 7, DEND_ISA_DEFAULT},
+        {ENG_TWO, 256, DEND_ISA_SCALAR}, {ENG_THREE, 256, DEND_ISA_DEFAULT},    {ENG_FOUR, 256, DEND_ISA_DEFAULT},
+        {ENG_PAIR, 256, DEND_ISA_DEFAULT}, {ENG_BACKWARDS, 7, DEND_ISA_DEFAULT},
+    };
+    uint32_t m, k, P, v;
+    test_rng rng;
+    (void)state;
+    rng.state = 31337;
+    for (m = 0; m < 3; m++) {
+        dend_model *model = eng_load(eng_paths[m]);
+        for (k = 0; k < 3; k++) {
+            for (P = 16; P <= 32; P += 16) {
+                dend_engine_desc d = eng_desc(model);
+                int32_t tokens[80];
+                uint32_t n_prompt = 25 + test_below(&rng, 50), n_all = n_prompt + 4;
+                float *expected;
+                d.n_ctx = 128;
+                d.n_seqs = 70;
+                d.n_logits = 70;
+                d.n_blocks = 300;
+                d.block_tokens = P;
+                d.kv_type = eng_kv_types[k];
+                eng_tokens(&rng, tokens, 80);
+                expected = eng_alone(&d, tokens, n_prompt, n_all);
+                eng_among(&d, &variants[0], &rng, tokens, n_prompt, n_all, expected, 0);
+                for (v = 0; v < 8; v++) {
+                    eng_among(&d, &variants[v], &rng, tokens, n_prompt, n_all, expected, 1 + test_below(&rng, 63));
+                }
+                free(expected);
+            }
+        }
+        dend_model_free(model);
+    }
+}
+
+/* The same across the end of a segment: 510 to 516 tokens. */
+static void test_engine_row_invariance_long(void **state) {
+    static const eng_variant variants[3] = {
+        {ENG_ONE, 256, DEND_ISA_DEFAULT}, {ENG_PAIR, 256, DEND_ISA_SCALAR}, {ENG_BACKWARDS, 100, DEND_ISA_DEFAULT}};
+    uint32_t m, v;
+    test_rng rng;
+    (void)state;
+    rng.state = 512;
+    for (m = 0; m < 3; m++) {
+        dend_model *model = eng_load(eng_paths[m]);
+        dend_engine_desc d = eng_desc(model);
+        int32_t tokens[516];
+        float *expected;
+        d.n_ctx = 600;
+        d.n_seqs = 70;
+        d.n_logits = 70;
+        d.n_blocks = 600;
+        d.kv_type = eng_kv_types[m];
+        eng_tokens(&rng, tokens, 516);
+        expected = eng_alone(&d, tokens, 510, 516);
+        for (v = 0; v < 3; v++) {
+            eng_among(&d, &variants[v], &rng, tokens, 510, 516, expected, test_below(&rng, 20));
+        }
+        free(expected);
+        dend_model_free(model);
+    }
+}
+
+/* -- history does not matter ------------------------------------------------------------------------------------ */
+
+#define ENG_MOST_SEQS 24u
+#define ENG_HISTORY_CTX 150u
+
+/* What a sequence ought to hold. */
+typedef struct eng_mirror {
+    bool live;
+    dend_seq seq;
+    uint32_t len;
+    int32_t tokens[ENG_HISTORY_CTX];
+} eng_mirror;
+
+typedef struct eng_history {
+    const dend_model *model;
+    dend_engine_desc desc;
+    dend_engine *engine;
+    eng_mirror *mirrors; /* [ENG_MOST_SEQS] */
+    test_rng rng;
+    uint32_t n_checked, n_refused, n_accepted;
+} eng_history;
+
+/* Takes a free mirror for a sequence that holds what `from` does (NULL: nothing). */
+static void eng_mirror_add(eng_history *h, dend_seq seq, const eng_mirror *from) {
+    uint32_t i;
+    for (i = 0; h->mirrors[i].live; i++) {
+        assert_true(i + 1 < ENG_MOST_SEQS);
+    }
+    if (from) {
+        h->mirrors[i] = *from;
+    } else {
+        h->mirrors[i].len = 0;
+    }
+    h->mirrors[i].live = true;
+    h->mirrors[i].seq = seq;
+}
+
+static uint32_t eng_mirror_count(const eng_history *h) {
+    uint32_t i, n = 0;
+    for (i = 0; i < ENG_MOST_SEQS; i++) {
+        n += h->mirrors[i].live;
+    }
+    return n;
+}
+
+/* Blocks that could be had, deferred releases included. */
+static uint32_t eng_blocks_free(dend_engine *e) {
+    while (dendp_node_reclaim(&e->cache.nodes, 1000)) {
+    }
+    return eng_stats(e).n_blocks_free;
+}
+
+static void eng_history_append(eng_history *h, eng_mirror *m, const int32_t *tokens, uint32_t n) {
+    uint32_t P = h->desc.block_tokens;
+    dend_status status = dend_seq_append(h->engine, m->seq, tokens, n);
+    if (m->len + n > ENG_HISTORY_CTX) {
+        ASSERT_STATUS(DEND_ERR_CONTEXT_FULL, status);
+    } else if (status != DEND_OK) { /* only when blocks lack, or one for the copy of a shared tail */
+        ASSERT_STATUS(DEND_ERR_NO_BLOCKS, status);
+        assert_true(eng_blocks_free(h->engine) < (m->len + n + P - 1) / P - (m->len + P - 1) / P + (m->len % P ? 1 : 0));
+        h->n_refused++;
+    } else {
+        memcpy(m->tokens + m->len, tokens, n * sizeof(int32_t));
+        m->len += n;
+    }
+}
+
+/* Steps until nothing moves any more; rows of others are released for `keep`. */
+static void eng_history_settle(eng_history *h, const eng_mirror *keep) {
+    while (dend_step(h->engine, 0) != DEND_OK) {
+        uint32_t i;
+        for (i = 0; i < ENG_MOST_SEQS; i++) {
+            if (h->mirrors[i].live && &h->mirrors[i] != keep) {
+                ASSERT_STATUS(DEND_OK, dend_seq_release_logits(h->engine, h->mirrors[i].seq));
+            }
+        }
+    }
+}
+
+/* Compares a sequence with a fresh engine that is given its tokens in one go. */
+static void eng_history_check(eng_history *h, const eng_mirror *m) {
+    float expected[ENG_V];
+    int32_t got[ENG_HISTORY_CTX];
+    uint64_t hash = 0;
+    ASSERT_STATUS(DEND_OK, dend_seq_tokens(h->engine, m->seq, 0, m->len, got));
+    assert_memory_equal(got, m->tokens, m->len * sizeof(int32_t));
+    assert_int_equal(eng_info(h->engine, m->seq).len_tokens, m->len);
+    if (m->len > 0) {
+        ASSERT_STATUS(DEND_OK, dend_seq_want_logits(h->engine, m->seq));
+        eng_history_settle(h, m);
+        eng_fresh(h->model, h->desc.kv_type, h->desc.block_tokens, m->tokens, m->len, expected, &hash);
+        eng_equal(expected, eng_logits(h->engine, m->seq), "history, length", m->len);
+        h->n_checked++;
+    }
+    assert_true(eng_info(h->engine, m->seq).prefix_hash == hash);
+}
+
+/* Evaluates a random tree of one or two sequences and accepts a row of each. */
+static void eng_history_tree(eng_history *h, eng_mirror *m, eng_mirror *other) {
+    int32_t tokens[2][8], parents[2][8], path[8];
+    dend_tree trees[2];
+    uint32_t i, n = m == other ? 1 : 2;
+    eng_mirror *who[2];
+    dend_status status;
+    who[0] = m;
+    who[1] = other;
+    for (i = 0; i < n; i++) {
+        uint32_t n_rows = 1 + test_below(&h->rng, 8);
+        eng_random_tree(&h->rng, n_rows, tokens[i], parents[i]);
+        trees[i] = eng_tree(who[i]->seq, n_rows, tokens[i], parents[i]);
+    }
+    status = dend_tree_eval(h->engine, trees, n);
+    if (status != DEND_OK) {
+        assert_true(status == DEND_ERR_WAITING || status == DEND_ERR_CONTEXT_FULL);
+        return;
+    }
+    for (i = 0; i < n; i++) {
+        uint32_t row = test_below(&h->rng, trees[i].n_rows), len;
+        status = dend_tree_accept(h->engine, i, row);
+        if (status == DEND_ERR_NO_BLOCKS) {
+            h->n_refused++;
+            continue;
+        }
+        ASSERT_STATUS(DEND_OK, status);
+        len = eng_path(&trees[i], row, path);
+        memcpy(who[i]->tokens + who[i]->len, path, len * sizeof(int32_t));
+        who[i]->len += len;
+        h->n_accepted++;
+    }
+}
+
+static void eng_history_sample(eng_history *h, eng_mirror *m) {
+    uint32_t scratch[ENG_V];
+    dend_sample_params p;
+    dend_sampled x, y;
+    const float *logits;
+    dend_status status;
+    memset(&p, 0, sizeof p);
+    p.temperature = 0.8f;
+    p.top_k = test_below(&h->rng, 3) * 20;
+    status = dend_sample(h->engine, m->seq, &p, &x);
+    if (status == DEND_OK) {
+        dend_seq_info info = eng_info(h->engine, m->seq);
+        ASSERT_STATUS(DEND_OK, dend_seq_logits(h->engine, m->seq, &logits));
+        ASSERT_STATUS(DEND_OK, dend_sample_logits(logits, ENG_V, &p, info.stream, m->len, scratch, &y));
+        assert_int_equal(x.token, y.token);
+        eng_history_append(h, m, &x.token, 1);
+    } else {
+        assert_true(status == DEND_ERR_WAITING || status == DEND_ERR_NO_LOGITS);
+    }
+}
+
+static void eng_history_step(eng_history *h) {
+    dend_status status = dend_step(h->engine, test_below(&h->rng, 3) ? 1 + test_below(&h->rng, 60) : 0);
+    assert_true(status == DEND_OK || status == DEND_PENDING || status == DEND_ERR_NO_LOGITS);
+}
+
+/* One random operation. */
+static void eng_history_turn(eng_history *h) {
+    eng_mirror *m = &h->mirrors[test_below(&h->rng, ENG_MOST_SEQS)];
+    uint32_t what = test_below(&h->rng, 100), n = test_below(&h->rng, 5) ? 1 + test_below(&h->rng, 4) : 40;
+    int32_t tokens[40];
+    dend_seq seq;
+    if (what < 22) {
+        eng_history_step(h);
+        return;
+    }
+    if (!m->live) {
+        if (eng_mirror_count(h) < 3 || test_below(&h->rng, 8) == 0) {
+            eng_mirror_add(h, eng_seq(h->engine), NULL);
+        }
+        return;
+    }
+    if (what < 42) {
+        dend_status status = dend_seq_fork(h->engine, m->seq, what % 2 ? DEND_FORK_SAME_STREAM : 0, &seq);
+        ASSERT_STATUS(eng_mirror_count(h) == ENG_MOST_SEQS ? DEND_ERR_NO_SEQUENCES : DEND_OK, status);
+        if (status == DEND_OK) {
+            eng_mirror_add(h, seq, m);
+        }
+    } else if (what < 64) {
+        eng_tokens(&h->rng, tokens, n);
+        eng_history_append(h, m, tokens, n);
+    } else if (what < 72) {
+        uint32_t len = m->len - test_below(&h->rng, test_below(&h->rng, 3) ? (m->len < 6 ? m->len : 6) + 1 : m->len + 1);
+        dend_status status = dend_seq_rewind(h->engine, m->seq, len);
+        ASSERT_STATUS(DEND_OK, status);
+        m->len = len;
+    } else if (what < 82) {
+        ASSERT_STATUS(DEND_OK, dend_seq_drop(h->engine, m->seq));
+        m->live = false;
+    } else if (what < 88) {
+        eng_mirror *other = &h->mirrors[test_below(&h->rng, ENG_MOST_SEQS)];
+        if (test_below(&h->rng, 2)) {
+            eng_history_settle(h, m);
+        }
+        eng_history_tree(h, m, other->live ? other : m);
+    } else if (what < 93) {
+        eng_history_sample(h, m);
+    } else if (what < 95) {
+        ASSERT_STATUS(DEND_OK, dend_seq_release_logits(h->engine, m->seq));
+    } else if (what < 97) {
+        ASSERT_STATUS(DEND_OK, dend_seq_want_logits(h->engine, m->seq));
+    } else {
+        eng_history_check(h, m);
+    }
+}
+
+/* 3,000 operations on up to 24 sequences, in an engine that is short of
+ * everything; free blocks are poisoned. At the end all comes back. */
+static void eng_history_run(const dend_model *model, uint32_t seed) {
+    eng_history h;
+    uint32_t i, turn;
+    memset(&h, 0, sizeof h);
+    h.model = model;
+    h.rng.state = seed * 1000003u + 7;
+    h.mirrors = (eng_mirror *)calloc(ENG_MOST_SEQS, sizeof *h.mirrors);
+    assert_non_null(h.mirrors);
+    h.desc = eng_desc(model);
+    h.desc.n_ctx = ENG_HISTORY_CTX;
+    h.desc.n_seqs = ENG_MOST_SEQS;
+    h.desc.block_tokens = 16 + 16 * (seed % 2);
+    h.desc.kv_type = eng_kv_types[seed % 3];
+    h.desc.n_blocks = (10 + test_below(&h.rng, 30)) / (1 + seed % 2);
+    h.desc.n_batch = 1 + test_below(&h.rng, 20);
+    h.desc.n_logits = 1 + test_below(&h.rng, 10);
+    h.desc.n_tree_rows = 16;
+    h.desc.release_budget = 1 + test_below(&h.rng, 3);
+    h.engine = eng_open(&h.desc);
+    h.engine->cache.pools[0].poison = true;
+    dendp_block_pool_reset(&h.engine->cache.pools[0]);
+    for (turn = 0; turn < 3000; turn++) {
+        eng_history_turn(&h);
+    }
+    for (i = 0; i < ENG_MOST_SEQS; i++) {
+        if (h.mirrors[i].live) {
+            eng_history_check(&h, &h.mirrors[i]);
+        }
+    }
+    for (i = 0; i < ENG_MOST_SEQS; i++) {
+        if (h.mirrors[i].live) {
+            ASSERT_STATUS(DEND_OK, dend_seq_drop(h.engine, h.mirrors[i].seq));
+        }
+    }
+    assert_int_equal(eng_blocks_free(h.engine), h.desc.n_blocks);
+    assert_int_equal(eng_stats(h.engine).n_seqs_free, ENG_MOST_SEQS);
+    assert_int_equal(eng_stats(h.engine).n_logits_free, h.desc.n_logits);
+    assert_int_equal(eng_stats(h.engine).n_waiting, 0);
+    assert_int_equal(h.engine->cache.nodes.n_free, h.engine->cache.nodes.n_nodes);
+    assert_true(h.n_checked > 40 && h.n_accepted > 20); /* or else the run says little */
+    assert_true(h.n_refused > 0);
+    dend_engine_free(h.engine);
+    free(h.mirrors);
+}
+
+static void test_engine_history(void **state) {
+    uint32_t m, seed;
+    (void)state;
+    for (m = 0; m < 3; m++) {
+        dend_model *model = eng_load(eng_paths[m]);
+        for (seed = 0; seed < 6; seed++) { /* with each KV type and block size */
+            eng_history_run(model, 6 * m + seed);
+        }
+        dend_model_free(model);
+    }
+}
+
+static const struct CMUnitTest tests_engine_api[] = {
+    cmocka_unit_test(test_engine_statuses),
+    cmocka_unit_test(test_engine_desc_refused),
+    cmocka_unit_test(test_engine_limits),
+    cmocka_unit_test(test_engine_defaults),
+    cmocka_unit_test(test_engine_null),
+    cmocka_unit_test(test_engine_stale),
+    cmocka_unit_test(test_engine_append),
+    cmocka_unit_test(test_engine_out_of_blocks),
+    cmocka_unit_test(test_engine_out_of_sequences),
+    cmocka_unit_test(test_engine_out_of_logits),
+    cmocka_unit_test(test_engine_logits),
+    cmocka_unit_test(test_engine_rewind),
+    cmocka_unit_test(test_engine_rewind_no_nodes),
+    cmocka_unit_test(test_engine_fork_waiting),
+    cmocka_unit_test(test_engine_streams),
+    cmocka_unit_test(test_engine_tokens),
+    cmocka_unit_test(test_engine_text),
+    cmocka_unit_test(test_engine_budget),
+    cmocka_unit_test(test_engine_sample),
+    cmocka_unit_test(test_engine_next),
+    cmocka_unit_test(test_engine_tree_refused),
+    cmocka_unit_test(test_engine_tree_rows),
+    cmocka_unit_test(test_engine_tree_large),
+    cmocka_unit_test(test_engine_tree_no_logits),
+    cmocka_unit_test(test_engine_row_invariance),
+    cmocka_unit_test(test_engine_row_invariance_long),
+    cmocka_unit_test(test_engine_history),
+};

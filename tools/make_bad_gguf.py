@@ -278,8 +278,8 @@ def animals():
     yield patched("n_dims_5", "ndims y", u32(5), "dims", status=UNSUPPORTED)
     yield patched("n_dims_max", "ndims y", u32(0xFFFFFFFF), "dims", status=UNSUPPORTED)
     yield bad("dim_cut", base().cut("dim1 y", 7), "dim1 y", "cut")
-    yield patched("dim_first_0", "dim0 x", u64(0), "zero")
-    yield patched("dim_second_0", "dim1 y", u64(0), "zero")
+    yield patched("dim_first_0", "dim0 x", u64(0), "0")
+    yield patched("dim_second_0", "dim1 y", u64(0), "0")
     yield patched("dims_overflow", "dim1 x", u64(2**61), "overflow")
     yield bad("dims_overflow_to_one", Gguf(KVS, [("x", T_F32, [4, 4])]).put("dim0 x", u64(2**63 + 1))
               .put("dim1 x", u64(2**63 + 1)), "dim1 x", "overflow")
@@ -312,9 +312,9 @@ def animals():
     # general.alignment
     for v, word in ((0, "0"), (1, "1"), (4, "4"), (33, "33"), (48, "48"), (131072, "131072"), (2**31, "2_31")):
         yield bad("alignment_" + word, with_kv("general.alignment", U32, v), "value general.alignment", "align")
-    yield bad("alignment_u64", with_kv("general.alignment", U64, 32), "value general.alignment", "type")
-    yield bad("alignment_string", with_kv("general.alignment", STRING, "32"), "value general.alignment", "type")
-    yield bad("alignment_array", with_kv("general.alignment", ARRAY, (U32, [32])), "value general.alignment", "type")
+    yield bad("alignment_u64", with_kv("general.alignment", U64, 32), "value general.alignment", "align")
+    yield bad("alignment_string", with_kv("general.alignment", STRING, "32"), "value general.alignment", "align")
+    yield bad("alignment_array", with_kv("general.alignment", ARRAY, (U32, [32])), "value general.alignment", "align")
     g = with_kv("general.alignment", U32, 64, align=64)
     yield bad("alignment_64_offset_96", g.put("offset y", u64(96)), "offset y", "align")
 

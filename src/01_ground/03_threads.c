@@ -158,7 +158,7 @@ static dend_status dendp_pool_open(dendp_pool *pool, uint32_t n_threads, const d
     pool->n_threads = dendp_max_u32(1, dendp_min_u32(n_threads, DENDP_MAX_THREADS));
     if (jobs->run) {
         pool->jobs = *jobs;
-        pool->n_threads = dendp_max_u32(1, jobs->n_workers);
+        pool->n_threads = dendp_max_u32(1, dendp_min_u32(jobs->n_workers, DENDP_MAX_THREADS));
         return DEND_OK;
     }
 #if DENDP_THREADS

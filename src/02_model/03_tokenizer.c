@@ -10,9 +10,12 @@
  *     26843 665 2                                    ids (of SmolLM2)
  *
  * SPECIAL TOKENS are looked for in the text first: at each position the
- * longest one, from left to right. User-defined ones always count. Control
- * ones (<|im_end|>, <s>, ...) only do when the caller asks for them, and no
- * other way leads to them: what a user types never becomes a control token.
+ * longest one, from left to right. (llama.cpp looks for the longest of the
+ * whole text first. It differs where a longer one begins inside a shorter one
+ * and ends behind it, as in no vocabulary that we know.) User-defined ones
+ * always count. Control ones (<|im_end|>, <s>, ...) only do when the caller
+ * asks for them, and no other way leads to them: what a user types never
+ * becomes a token that the file calls a control token.
  *
  * SPLIT  A regular expression cuts the rest into words, so that no token
  * reaches across a word's edge. Each family of models has its own; it is

@@ -24,19 +24,24 @@
  *                    signs moved onto q (vpsignb) would cost as much and sum
  *                    one product at a time.
  *
- * Work is cut like this:
+ * 16 lanes are two registers of 8, "low" (lanes 0-7) and "high" below, and 16
+ * registers are few. Two ways through a panel:
  *
- *     for each 256 k of a panel ("unit")          at most 8 blocks
- *         unpack its codes to bytes, its scales to floats    -> L1, 8 KB
- *         for each 4 rows (2 for 8 bits): all blocks of the unit
+ *     up to 4 rows  straight: codes are unpacked in registers, block after
+ *                   block, while the next ones are fetched
+ *     more          by units of 256 k: codes are unpacked to bytes in the
+ *                   first-level cache (4 KB) once, and then each 4 rows run
+ *                   over all 8 blocks: 8 sums and 2 vectors of weights in
+ *                   registers, and per 2 maddubs one broadcast and 2 additions
  *
- * Unpacking first lets all rows share it, and leaves the inner loop nothing
- * but broadcast, maddubs, add: 8 sums of 16 bits (4 rows, two half panels of
- * 8 lanes) and 2 vectors of weights in 16 registers. The floats y live in
- * memory in between, one load and one store a block. Named variables, since
- * gcc 12 keeps arrays of vectors on the stack.
+ * Codes of 8 bits need twice the sums, so they go by 2 rows; unpacking is
+ * nothing beside that, so they always go straight.
  *
- * Results are those of the scalar room, bit for bit.
+ * The floats y stay in memory, one load and one store a block. Variables have
+ * names, since gcc 12 keeps arrays of vectors on the stack.
+ *
+ * Results are those of the scalar room, bit for bit. docs/performance.md says
+ * how fast this is and what was tried.
  * ======================================================================== */
 
 #if DENDP_X86
@@ -46,19 +51,17 @@
 #define DENDP_NOINLINE __attribute__((noinline))
 #define DENDP_ALIGNED __attribute__((aligned(64))) /* no vector on the stack straddles a cache line */
 
-/* The sum stands here: without this gcc 12 regroups additions, runs all
- * products of a block first and spills them. */
-#define DENDP_FIX256(v,w) __asm__ volatile("" : "+x"(v), "+x"(w));
+/* Both vectors are computed by here. Without this gcc regroups additions, runs
+ * all products of a block first and spills them. */
+#define DENDP_FIX256(v, w) __asm__ volatile("" : "+x"(v), "+x"(w));
 
 #define DENDP_UNIT_BLOCKS 8
 #define DENDP_PREFETCH 3072 /* bytes ahead in the panel's stream */
 
 /* Up to 8 blocks of a panel, unpacked. Vector j of block t holds, for each
- * lane, codes 4j ... 4j+3: code[t][j][lane][4]. Forms of 8 bits hold low
- * nibbles there and high nibbles in high[]. */
+ * lane, codes 4j ... 4j+3: code[t][j][lane][4]. */
 typedef struct dendp_unit {
     unsigned char code[DENDP_UNIT_BLOCKS][512];
-    unsigned char high[DENDP_UNIT_BLOCKS][512];
     float scale[DENDP_UNIT_BLOCKS][16];
     float other[DENDP_UNIT_BLOCKS][16]; /* minimum, or the second scale of Q6_K */
 } dendp_unit;
@@ -95,49 +98,65 @@ DENDP_INLINE_AVX2 __m256i dendp_four(const void *p) {
 
 /* -- unpacking ---------------------------------------------------------------- */
 
-/* q [4][64] -> code [8][64]; h NULL, or [64] fifth bits, or [2][64] two-bit
- * fields: a field is shifted to bits 4, 5 of its byte and all else masked away
- * (what a 16-bit shift drags in from the neighbour byte lies outside the mask). */
-DENDP_INLINE_AVX2 void dendp_unpack_codes(const int h_bits, const unsigned char *q, const unsigned char *h,
-                                          unsigned char *code) {
-    const __m256i nibble = _mm256_set1_epi8(15);
-    int half;
-    for (half = 0; half < 64; half += 32) {
-        __m256i f = nibble, g = nibble, v, low, high;
-        const __m256i field = _mm256_set1_epi8(h_bits == 1 ? 0x10 : 0x30);
-        if (h_bits == 1) {
-            f = dendp_load256(h + half);
-        } else if (h_bits == 2) {
-            f = dendp_load256(h + half);
-            g = dendp_load256(h + 64 + half);
-        }
-#define DENDP_UNPACK(j, low1, high1, shift2)                                                                 \
-    v = dendp_load256(q + (j) * 64 + half);                                                                  \
-    low = _mm256_and_si256(v, nibble);                                                                       \
-    high = _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble);                                                \
-    if (h_bits == 1) {                                                                                       \
-        low = _mm256_or_si256(low, _mm256_and_si256(low1, field));                                           \
-        high = _mm256_or_si256(high, _mm256_and_si256(high1, field));                                        \
-    } else if (h_bits == 2) {                                                                                \
-        low = _mm256_or_si256(low, _mm256_and_si256(shift2(f), field));                                      \
-        high = _mm256_or_si256(high, _mm256_and_si256(shift2(g), field));                                    \
-    }                                                                                                        \
-    dendp_store256(code + (j) * 64 + half, low);                                                             \
-    dendp_store256(code + ((j) + 4) * 64 + half, high);
-#define DENDP_LEFT4(x) _mm256_slli_epi16(x, 4)
-#define DENDP_LEFT2(x) _mm256_slli_epi16(x, 2)
-#define DENDP_STAY(x) (x)
-#define DENDP_RIGHT2(x) _mm256_srli_epi16(x, 2)
-        DENDP_UNPACK(0, _mm256_slli_epi16(f, 4), f, DENDP_LEFT4)
-        DENDP_UNPACK(1, _mm256_slli_epi16(f, 3), _mm256_srli_epi16(f, 1), DENDP_LEFT2)
-        DENDP_UNPACK(2, _mm256_slli_epi16(f, 2), _mm256_srli_epi16(f, 2), DENDP_STAY)
-        DENDP_UNPACK(3, _mm256_slli_epi16(f, 1), _mm256_srli_epi16(f, 3), DENDP_RIGHT2)
-#undef DENDP_UNPACK
-#undef DENDP_LEFT4
-#undef DENDP_LEFT2
-#undef DENDP_STAY
-#undef DENDP_RIGHT2
+/* The parts of one block in a panel. */
+typedef struct dendp_block_parts {
+    const unsigned char *q, *h, *s, *header;
+} dendp_block_parts;
+
+DENDP_INLINE_AVX2 dendp_block_parts dendp_parts(const dendp_form form, const unsigned char *group,
+                                                const unsigned char *header, uint32_t t) {
+    const dendp_form_layout *l = &dendp_form_layouts[form];
+    dendp_block_parts p;
+    p.q = group + t % 2 * l->q_bytes;
+    p.h = group + 2 * l->q_bytes + t % 2 * l->h_bytes;
+    p.s = group + 2 * (l->q_bytes + l->h_bytes) + t % 2 * l->s_bytes;
+    p.header = header;
+    return p;
+}
+
+/* Vector j < 8 of a block, lanes 0-7 (half = 0) or 8-15 (half = 32): codes of
+ * k 4j ... 4j+3. High bits are shifted to bit 4 of their byte and all else is
+ * masked away: what a 16-bit shift drags in from the neighbour byte lies
+ * outside the mask. */
+DENDP_INLINE_AVX2 __m256i dendp_unpack_vector(const dendp_form form, dendp_block_parts p, const int j,
+                                              const int half) {
+    const uint32_t h_bytes = dendp_form_layouts[form].h_bytes;
+    const int i = j % 4;
+    __m256i v = dendp_load256(p.q + i * 64 + half), f;
+    v = _mm256_and_si256(j < 4 ? v : _mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
+    if (h_bytes == 64) { /* bit i for low nibbles, bit 4 + i for high ones */
+        f = dendp_load256(p.h + half);
+        f = j < 4 ? _mm256_slli_epi16(f, 4 - i) : i == 0 ? f : _mm256_srli_epi16(f, i);
+        v = _mm256_or_si256(v, _mm256_and_si256(f, _mm256_set1_epi8(0x10)));
+    } else if (h_bytes == 128) { /* bits 2i, 2i + 1 of the vector for low or for high nibbles */
+        f = dendp_load256(p.h + j / 4 * 64 + half);
+        f = i < 2 ? _mm256_slli_epi16(f, 4 - 2 * i) : i == 2 ? f : _mm256_srli_epi16(f, 2);
+        v = _mm256_or_si256(v, _mm256_and_si256(f, _mm256_set1_epi8(0x30)));
     }
+    return v;
+}
+
+/* Scales of lanes i ... i+7 of a block. */
+DENDP_INLINE_AVX2 __m256 dendp_unpack_scale(const dendp_form form, dendp_block_parts p, const int i) {
+    if (form == DENDP_FORM_Q6_K) {
+        return _mm256_mul_ps(dendp_halves8(p.header + i * 2), dendp_signed8x8(p.s + i));
+    }
+    if (dendp_form_layouts[form].header_bytes) {
+        return _mm256_mul_ps(dendp_halves8(p.header + i * 2), dendp_bytes8(p.s + i));
+    }
+    return dendp_halves8(p.s + i * 2);
+}
+
+/* Their minima, or the second scales of Q6_K; nothing for forms without. */
+DENDP_INLINE_AVX2 __m256 dendp_unpack_other(const dendp_form form, dendp_block_parts p, const int i) {
+    if (form == DENDP_FORM_Q6_K) {
+        return _mm256_mul_ps(dendp_halves8(p.header + i * 2), dendp_signed8x8(p.s + 16 + i));
+    }
+    if (dendp_form_layouts[form].header_bytes) {
+        __m256 least = _mm256_mul_ps(dendp_halves8(p.header + 32 + i * 2), dendp_bytes8(p.s + 16 + i));
+        return _mm256_xor_ps(least, _mm256_set1_ps(-0.0f));
+    }
+    return dendp_form_layouts[form].s_bytes == 64 ? dendp_halves8(p.s + 32 + i * 2) : _mm256_setzero_ps();
 }
 
 /* Blocks first ... first + n of a panel -> unit. first is a multiple of 8. */
@@ -145,52 +164,32 @@ DENDP_INLINE_AVX2 void dendp_unpack_unit(const dendp_form form, const unsigned c
                                          uint32_t n, dendp_unit *unit) {
     const dendp_form_layout *l = &dendp_form_layouts[form];
     const unsigned char *group = panel + dendp_group_offset(l, first / 2);
-    const unsigned char *header = group - 64; /* read by K-quants only */
-    const int h_bits = l->h_bytes == 128 ? 2 : l->h_bytes == 64 ? 1 : 0;
-    uint32_t t, i;
+    const unsigned char *header = group - l->header_bytes;
+    uint32_t t;
+    int i;
     for (t = 0; t < n; t++) {
-        const unsigned char *q = group + t % 2 * l->q_bytes;
-        const unsigned char *h = group + 2 * l->q_bytes + t % 2 * l->h_bytes;
-        const unsigned char *s = group + 2 * (l->q_bytes + l->h_bytes) + t % 2 * l->s_bytes;
-        for (i = 0; i < l->q_bytes; i += 64) {
-            _mm_prefetch((const char *)q + DENDP_PREFETCH + i, _MM_HINT_T0);
-        }
-        if (l->q_bytes == 512) {
-            const __m256i nibble = _mm256_set1_epi8(15);
-            for (i = 0; i < 512; i += 32) {
-                __m256i v = dendp_load256(q + i);
-                dendp_store256(unit->code[t] + i, _mm256_and_si256(v, nibble));
-                dendp_store256(unit->high[t] + i, _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble));
-            }
-        } else {
-            dendp_unpack_codes(h_bits, q, h, unit->code[t]);
+        dendp_block_parts p = dendp_parts(form, group, header, t);
+        for (i = 0; i < 64; i += 32) {
+            unsigned char *code = unit->code[t] + i;
+            dendp_store256(code, dendp_unpack_vector(form, p, 0, i));
+            dendp_store256(code + 64, dendp_unpack_vector(form, p, 1, i));
+            dendp_store256(code + 128, dendp_unpack_vector(form, p, 2, i));
+            dendp_store256(code + 192, dendp_unpack_vector(form, p, 3, i));
+            dendp_store256(code + 256, dendp_unpack_vector(form, p, 4, i));
+            dendp_store256(code + 320, dendp_unpack_vector(form, p, 5, i));
+            dendp_store256(code + 384, dendp_unpack_vector(form, p, 6, i));
+            dendp_store256(code + 448, dendp_unpack_vector(form, p, 7, i));
         }
         for (i = 0; i < 16; i += 8) {
-            __m256 scale, other = _mm256_setzero_ps();
-            if (form == DENDP_FORM_Q6_K) {
-                __m256 d = dendp_halves8(header + i * 2);
-                scale = _mm256_mul_ps(d, dendp_signed8x8(s + i));
-                other = _mm256_mul_ps(d, dendp_signed8x8(s + 16 + i));
-            } else if (l->header_bytes) {
-                __m256 least = dendp_halves8(header + 32 + i * 2);
-                least = _mm256_xor_ps(least, _mm256_set1_ps(-0.0f));
-                scale = _mm256_mul_ps(dendp_halves8(header + i * 2), dendp_bytes8(s + i));
-                other = _mm256_mul_ps(least, dendp_bytes8(s + 16 + i));
-            } else {
-                scale = dendp_halves8(s + i * 2);
-                if (l->s_bytes == 64) {
-                    other = dendp_halves8(s + 32 + i * 2);
-                }
-            }
-            _mm256_storeu_ps(unit->scale[t] + i, scale);
-            _mm256_storeu_ps(unit->other[t] + i, other);
+            _mm256_storeu_ps(unit->scale[t] + i, dendp_unpack_scale(form, p, i));
+            _mm256_storeu_ps(unit->other[t] + i, dendp_unpack_other(form, p, i));
         }
         group += t % 2 ? 2 * (l->q_bytes + l->h_bytes + l->s_bytes) : 0;
     }
 }
 
-/* Not inlined into a caller: scales must pass through memory, so that no
- * compiler regroups d * s * activation scale. */
+/* Not inlined into a caller: scales pass through memory, so that no compiler
+ * regroups d * s * activation scale. */
 #define DENDP_UNPACK_UNIT(name, form)                                                                        \
     DENDP_TARGET_AVX2 DENDP_NOINLINE static void name(const unsigned char *panel, uint32_t first,            \
                                                       uint32_t n, dendp_unit *unit) {                        \
@@ -200,12 +199,32 @@ DENDP_UNPACK_UNIT(dendp_unpack_q4_0, DENDP_FORM_Q4_0)
 DENDP_UNPACK_UNIT(dendp_unpack_q4_1, DENDP_FORM_Q4_1)
 DENDP_UNPACK_UNIT(dendp_unpack_q5_0, DENDP_FORM_Q5_0)
 DENDP_UNPACK_UNIT(dendp_unpack_q5_1, DENDP_FORM_Q5_1)
-DENDP_UNPACK_UNIT(dendp_unpack_q8_0, DENDP_FORM_Q8_0)
 DENDP_UNPACK_UNIT(dendp_unpack_q4_k, DENDP_FORM_Q4_K)
 DENDP_UNPACK_UNIT(dendp_unpack_q5_k, DENDP_FORM_Q5_K)
 DENDP_UNPACK_UNIT(dendp_unpack_q6_k, DENDP_FORM_Q6_K)
 
-/* -- rows --------------------------------------------------------------------- */
+/* -- one block, R rows -------------------------------------------------------- */
+
+/* Where the weights of a block are: unpacked, or ("direct") in the panel. */
+typedef struct dendp_weights {
+    const unsigned char *code;
+    const float *scale, *other;
+    dendp_block_parts parts;
+} dendp_weights;
+
+/* Scales of lanes i ... i+7; passed through a register that no compiler looks
+ * through, so that d * s * activation scale is not regrouped. */
+DENDP_INLINE_AVX2 __m256 dendp_scale8(const dendp_form form, const int direct, const dendp_weights *w, const int i) {
+    __m256 v = direct ? dendp_unpack_scale(form, w->parts, i) : _mm256_loadu_ps(w->scale + i);
+    __asm__("" : "+x"(v));
+    return v;
+}
+
+DENDP_INLINE_AVX2 __m256 dendp_other8(const dendp_form form, const int direct, const dendp_weights *w, const int i) {
+    __m256 v = direct ? dendp_unpack_other(form, w->parts, i) : _mm256_loadu_ps(w->other + i);
+    __asm__("" : "+x"(v));
+    return v;
+}
 
 /* Runs M for rows 0 ... R-1, R a constant. */
 #define DENDP_EACH_ROW(R, M)                                                                                 \
@@ -220,264 +239,320 @@ DENDP_UNPACK_UNIT(dendp_unpack_q6_k, DENDP_FORM_Q6_K)
         M(3)                                                                                                 \
     }
 
-/* y += for lanes 0-7 (low) and 8-15 of one row: the integer sums become floats. */
-DENDP_INLINE_AVX2 void dendp_fold(const int has_min, __m256i low, __m256i high, __m256 scale_low,
-                                  __m256 scale_high, const float *other, const dendp_act_block *a, float *y) {
-    __m256 s = _mm256_broadcast_ss(&a->scale);
-    __m256 y_low = _mm256_loadu_ps(y), y_high = _mm256_loadu_ps(y + 8);
-    y_low = _mm256_fmadd_ps(_mm256_cvtepi32_ps(low), _mm256_mul_ps(scale_low, s), y_low);
-    y_high = _mm256_fmadd_ps(_mm256_cvtepi32_ps(high), _mm256_mul_ps(scale_high, s), y_high);
-    if (has_min) {
-        s = _mm256_broadcast_ss(&a->min_factor);
-        y_low = _mm256_fmadd_ps(_mm256_loadu_ps(other), s, y_low);
-        y_high = _mm256_fmadd_ps(_mm256_loadu_ps(other + 8), s, y_high);
-    }
-    _mm256_storeu_ps(y, y_low);
-    _mm256_storeu_ps(y + 8, y_high);
-}
-
-/* Codes of 4 or 5 bits against R <= 4 rows, n blocks.  a: row 0 of block 0,
- * rows adjacent, blocks a_stride apart.  y [R][16].
- * centre_shift: log2 of the centre that 16-bit sums start from, 0 for none.
- * back: add it again at the end (5 bits without a centre of their own). */
-DENDP_INLINE_AVX2 void dendp_rows_narrow(const int R, const int centre_shift, const int back, const int has_min,
-                                         const dendp_unit *unit, uint32_t n, const dendp_act_block *a,
-                                         size_t a_stride, float *y) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    uint32_t t;
-    for (t = 0; t < n; t++, a += a_stride) {
-        const unsigned char *code = unit->code[t];
-        const __m256 scale_low = _mm256_loadu_ps(unit->scale[t]), scale_high = _mm256_loadu_ps(unit->scale[t] + 8);
-        __m256i l0 = _mm256_setzero_si256(), l1 = l0, l2 = l0, l3 = l0, h0 = l0, h1 = l0, h2 = l0, h3 = l0;
-        __m256i w_low, w_high, x;
-        __asm__("" : "+r"(y));
-#define DENDP_START(r) l##r = h##r = _mm256_slli_epi16(dendp_four(a[r].p), centre_shift);
-        if (centre_shift) {
-            DENDP_EACH_ROW(R, DENDP_START)
-        }
-#undef DENDP_START
+/* Vector j of the block times k 4j ... 4j+3 of each row, onto the 16-bit sums. */
 #define DENDP_ADD(r)                                                                                         \
     x = dendp_four(a[r].q + at);                                                                             \
-    {                                                                                                        \
-        __m256i low = _mm256_maddubs_epi16(w_low, x), high = _mm256_maddubs_epi16(w_high, x);                \
-        DENDP_FIX256(low, high)                                                                              \
-        l##r = _mm256_add_epi16(l##r, low);                                                                  \
-        h##r = _mm256_add_epi16(h##r, high);                                                                 \
-        DENDP_FIX256(l##r, h##r)                                                                             \
-    }
+    u = _mm256_maddubs_epi16(w_low, x);                                                                      \
+    v = _mm256_maddubs_epi16(w_high, x);                                                                     \
+    DENDP_FIX256(u, v)                                                                                       \
+    l##r = _mm256_add_epi16(l##r, u);                                                                        \
+    h##r = _mm256_add_epi16(h##r, v);                                                                        \
+    DENDP_FIX256(l##r, h##r)
 #define DENDP_STEP(j)                                                                                        \
     {                                                                                                        \
         const int at = (j) * 4;                                                                              \
-        w_low = dendp_load256(code + (j) * 64);                                                              \
-        w_high = dendp_load256(code + (j) * 64 + 32);                                                        \
+        w_low = direct ? dendp_unpack_vector(form, w->parts, j, 0) : dendp_load256(w->code + (j) * 64);      \
+        w_high = direct ? dendp_unpack_vector(form, w->parts, j, 32) : dendp_load256(w->code + (j) * 64 + 32); \
         DENDP_EACH_ROW(R, DENDP_ADD)                                                                         \
     }
-        DENDP_STEP(0)
-        DENDP_STEP(1)
-        DENDP_STEP(2)
-        DENDP_STEP(3)
-        DENDP_STEP(4)
-        DENDP_STEP(5)
-        DENDP_STEP(6)
-        DENDP_STEP(7)
-#undef DENDP_STEP
-#undef DENDP_ADD
+
+/* Codes of 4, 5 and 6 bits against rows a[0] ... a[R-1]; y [R][16]. */
+DENDP_INLINE_AVX2 void dendp_block_narrow(const dendp_form form, const int R, const int direct,
+                                          const dendp_weights *w, const dendp_act_block *a, float *y) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    const int bits = form == DENDP_FORM_Q6_K ? 6 : dendp_form_layouts[form].h_bytes ? 5 : 4;
+    const int has_min = dendp_form_layouts[form].centre == 0;
+    /* log2 of the centre that 16-bit sums take, and whether the form has it too */
+    const int shift = bits == 6 ? 5 : bits == 5 ? 4 : 3, centred = bits > 4 || !has_min;
+    __m256i l0 = _mm256_setzero_si256(), l1 = l0, l2 = l0, l3 = l0, h0 = l0, h1 = l0, h2 = l0, h3 = l0;
+    __m256i w_low, w_high, x, u, v;
+    __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0, t0 = s0, t1 = s0, t2 = s0, t3 = s0;
+    __m256 scale_low, scale_high, other_low = s0, other_high = s0;
+#define DENDP_START(r) l##r = h##r = _mm256_slli_epi16(dendp_four(bits == 6 ? a[r].p_low : a[r].p), shift);
+    if (centred) {
+        DENDP_EACH_ROW(R, DENDP_START)
+    }
+#undef DENDP_START
+    DENDP_STEP(0)
+    DENDP_STEP(1)
+    DENDP_STEP(2)
+    DENDP_STEP(3)
+    if (bits == 6) { /* the first 16 k have a scale of their own */
+        scale_low = dendp_scale8(form, direct, w, 0);
+        scale_high = dendp_scale8(form, direct, w, 8);
+#define DENDP_FIRST(r)                                                                                       \
+    s##r = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(l##r, ones)), scale_low);                   \
+    t##r = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(h##r, ones)), scale_high);                  \
+    l##r = h##r = _mm256_slli_epi16(_mm256_sub_epi16(dendp_four(a[r].p), dendp_four(a[r].p_low)), shift);
+        DENDP_EACH_ROW(R, DENDP_FIRST)
+#undef DENDP_FIRST
+    }
+    DENDP_STEP(4)
+    DENDP_STEP(5)
+    DENDP_STEP(6)
+    DENDP_STEP(7)
+    if (bits < 6) {
+        scale_low = dendp_scale8(form, direct, w, 0);
+        scale_high = dendp_scale8(form, direct, w, 8);
+    }
+    if (bits == 6 || has_min) {
+        other_low = dendp_other8(form, direct, w, 0);
+        other_high = dendp_other8(form, direct, w, 8);
+    }
 #define DENDP_FOLD(r)                                                                                        \
     l##r = _mm256_madd_epi16(l##r, ones);                                                                    \
     h##r = _mm256_madd_epi16(h##r, ones);                                                                    \
-    if (back) {                                                                                              \
-        x = _mm256_slli_epi32(dendp_four(&a[r].n), centre_shift);                                            \
+    if (centred && has_min) { /* the centre was only a detour: add 16 * sum q again */                       \
+        x = _mm256_slli_epi32(dendp_four(&a[r].n), shift);                                                   \
         l##r = _mm256_sub_epi32(l##r, x);                                                                    \
         h##r = _mm256_sub_epi32(h##r, x);                                                                    \
     }                                                                                                        \
-    dendp_fold(has_min, l##r, h##r, scale_low, scale_high, unit->other[t], a + (r), y + (r) * 16);
-        DENDP_EACH_ROW(R, DENDP_FOLD)
-#undef DENDP_FOLD
+    {                                                                                                        \
+        __m256 scale = _mm256_broadcast_ss(&a[r].scale);                                                     \
+        __m256 y_low = _mm256_loadu_ps(y + (r) * 16), y_high = _mm256_loadu_ps(y + (r) * 16 + 8);            \
+        if (bits == 6) {                                                                                     \
+            s##r = _mm256_fmadd_ps(_mm256_cvtepi32_ps(l##r), other_low, s##r);                            \
+            t##r = _mm256_fmadd_ps(_mm256_cvtepi32_ps(h##r), other_high, t##r);                           \
+            y_low = _mm256_fmadd_ps(s##r, scale, y_low);                                                     \
+            y_high = _mm256_fmadd_ps(t##r, scale, y_high);                                                   \
+        } else {                                                                                             \
+            y_low = _mm256_fmadd_ps(_mm256_cvtepi32_ps(l##r), _mm256_mul_ps(scale_low, scale), y_low);    \
+            y_high = _mm256_fmadd_ps(_mm256_cvtepi32_ps(h##r), _mm256_mul_ps(scale_high, scale), y_high); \
+        }                                                                                                    \
+        if (has_min) {                                                                                       \
+            scale = _mm256_broadcast_ss(&a[r].min_factor);                                                   \
+            y_low = _mm256_fmadd_ps(other_low, scale, y_low);                                             \
+            y_high = _mm256_fmadd_ps(other_high, scale, y_high);                                          \
+        }                                                                                                    \
+        _mm256_storeu_ps(y + (r) * 16, y_low);                                                               \
+        _mm256_storeu_ps(y + (r) * 16 + 8, y_high);                                                          \
     }
+    DENDP_EACH_ROW(R, DENDP_FOLD)
+#undef DENDP_FOLD
 }
 
-/* Codes of 6 bits with a scale for each 16 k (Q6_K); else as above. */
-DENDP_INLINE_AVX2 void dendp_rows_q6(const int R, const dendp_unit *unit, uint32_t n, const dendp_act_block *a,
-                                     size_t a_stride, float *y) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    uint32_t t;
-    for (t = 0; t < n; t++, a += a_stride) {
-        const unsigned char *code = unit->code[t];
-        __m256i l0 = _mm256_setzero_si256(), l1 = l0, l2 = l0, l3 = l0, h0 = l0, h1 = l0, h2 = l0, h3 = l0;
-        __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0, u0 = s0, u1 = s0, u2 = s0, u3 = s0, ws_low, ws_high;
-        __m256i w_low, w_high, x;
-#define DENDP_ADD(r)                                                                                         \
+#undef DENDP_ADD
+#undef DENDP_STEP
+
+/* Codes of 8 bits as two nibbles, from the panel, against R <= 2 rows. l, h:
+ * sums of low nibbles for lanes 0-7, 8-15; m, n: of high nibbles. */
+DENDP_INLINE_AVX2 void dendp_block_wide(const int R, const dendp_weights *w, const dendp_act_block *a, float *y) {
+    const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16), nibble = _mm256_set1_epi8(15);
+    __m256i l0 = _mm256_setzero_si256(), l1 = l0, h0 = l0, h1 = l0, m0 = l0, m1 = l0, n0 = l0, n1 = l0;
+    __m256i w_low, w_high, x, u, v;
+    __m256 scale_low, scale_high;
+#define DENDP_ADD(low, high, r)                                                                              \
     x = dendp_four(a[r].q + at);                                                                             \
-    {                                                                                                        \
-        __m256i low = _mm256_maddubs_epi16(w_low, x), high = _mm256_maddubs_epi16(w_high, x);                \
-        DENDP_FIX256(low, high)                                                                              \
-        l##r = _mm256_add_epi16(l##r, low);                                                                  \
-        h##r = _mm256_add_epi16(h##r, high);                                                                 \
-        DENDP_FIX256(l##r, h##r)                                                                             \
-    }
+    u = _mm256_maddubs_epi16(w_low, x);                                                                      \
+    v = _mm256_maddubs_epi16(w_high, x);                                                                     \
+    DENDP_FIX256(u, v)                                                                                       \
+    low = _mm256_add_epi16(low, u);                                                                          \
+    high = _mm256_add_epi16(high, v);                                                                        \
+    DENDP_FIX256(low, high)
 #define DENDP_STEP(j)                                                                                        \
     {                                                                                                        \
         const int at = (j) * 4;                                                                              \
-        w_low = dendp_load256(code + (j) * 64);                                                              \
-        w_high = dendp_load256(code + (j) * 64 + 32);                                                        \
-        DENDP_EACH_ROW(R, DENDP_ADD)                                                                         \
+        w_low = _mm256_and_si256(dendp_load256(w->parts.q + (j) * 64), nibble);                              \
+        w_high = _mm256_and_si256(dendp_load256(w->parts.q + (j) * 64 + 32), nibble);                        \
+        DENDP_ADD(l0, h0, 0)                                                                                 \
+        if (R > 1) {                                                                                         \
+            DENDP_ADD(l1, h1, 1)                                                                             \
+        }                                                                                                    \
+        w_low = _mm256_and_si256(_mm256_srli_epi16(dendp_load256(w->parts.q + (j) * 64), 4), nibble);        \
+        w_high = _mm256_and_si256(_mm256_srli_epi16(dendp_load256(w->parts.q + (j) * 64 + 32), 4), nibble);  \
+        DENDP_ADD(m0, n0, 0)                                                                                 \
+        if (R > 1) {                                                                                         \
+            DENDP_ADD(m1, n1, 1)                                                                             \
+        }                                                                                                    \
     }
-#define DENDP_START(r) l##r = h##r = _mm256_slli_epi16(dendp_four(a[r].p_low), 5);
-        DENDP_EACH_ROW(R, DENDP_START)
-#undef DENDP_START
-        DENDP_STEP(0)
-        DENDP_STEP(1)
-        DENDP_STEP(2)
-        DENDP_STEP(3)
-        ws_low = _mm256_loadu_ps(unit->scale[t]);
-        ws_high = _mm256_loadu_ps(unit->scale[t] + 8);
-#define DENDP_FIRST(r)                                                                                       \
-    s##r = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(l##r, ones)), ws_low);                         \
-    u##r = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(h##r, ones)), ws_high);
-        DENDP_EACH_ROW(R, DENDP_FIRST)
-#undef DENDP_FIRST
-#define DENDP_START(r)                                                                                       \
-    l##r = h##r = _mm256_slli_epi16(_mm256_sub_epi16(dendp_four(a[r].p), dendp_four(a[r].p_low)), 5);
-        DENDP_EACH_ROW(R, DENDP_START)
-#undef DENDP_START
-        DENDP_STEP(4)
-        DENDP_STEP(5)
-        DENDP_STEP(6)
-        DENDP_STEP(7)
+    DENDP_STEP(0)
+    DENDP_STEP(1)
+    DENDP_STEP(2)
+    DENDP_STEP(3)
+    DENDP_STEP(4)
+    DENDP_STEP(5)
+    DENDP_STEP(6)
+    DENDP_STEP(7)
 #undef DENDP_STEP
 #undef DENDP_ADD
-        ws_low = _mm256_loadu_ps(unit->other[t]);
-        ws_high = _mm256_loadu_ps(unit->other[t] + 8);
-#define DENDP_SECOND(r)                                                                                      \
-    s##r = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(l##r, ones)), ws_low, s##r);                 \
-    u##r = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(h##r, ones)), ws_high, u##r);                \
+    scale_low = dendp_scale8(DENDP_FORM_Q8_0, 1, w, 0);
+    scale_high = dendp_scale8(DENDP_FORM_Q8_0, 1, w, 8);
+#define DENDP_FOLD(r)                                                                                        \
+    x = _mm256_slli_epi32(dendp_four(&a[r].n), 7);                                                           \
+    l##r = _mm256_add_epi32(_mm256_madd_epi16(l##r, ones), _mm256_madd_epi16(m##r, sixteens));               \
+    h##r = _mm256_add_epi32(_mm256_madd_epi16(h##r, ones), _mm256_madd_epi16(n##r, sixteens));               \
+    l##r = _mm256_add_epi32(l##r, x);                                                                        \
+    h##r = _mm256_add_epi32(h##r, x);                                                                        \
     {                                                                                                        \
-        __m256 as = _mm256_broadcast_ss(&a[r].scale);                                                        \
-        _mm256_storeu_ps(y + (r) * 16, _mm256_fmadd_ps(s##r, as, _mm256_loadu_ps(y + (r) * 16)));            \
-        _mm256_storeu_ps(y + (r) * 16 + 8, _mm256_fmadd_ps(u##r, as, _mm256_loadu_ps(y + (r) * 16 + 8)));    \
+        __m256 scale = _mm256_broadcast_ss(&a[r].scale), y_low, y_high;                                      \
+        y_low = _mm256_loadu_ps(y + (r) * 16);                                                               \
+        y_high = _mm256_loadu_ps(y + (r) * 16 + 8);                                                          \
+        y_low = _mm256_fmadd_ps(_mm256_cvtepi32_ps(l##r), _mm256_mul_ps(scale_low, scale), y_low);           \
+        y_high = _mm256_fmadd_ps(_mm256_cvtepi32_ps(h##r), _mm256_mul_ps(scale_high, scale), y_high);        \
+        _mm256_storeu_ps(y + (r) * 16, y_low);                                                               \
+        _mm256_storeu_ps(y + (r) * 16 + 8, y_high);                                                          \
     }
-        DENDP_EACH_ROW(R, DENDP_SECOND)
-#undef DENDP_SECOND
+    DENDP_FOLD(0)
+    if (R > 1) {
+        DENDP_FOLD(1)
+    }
+#undef DENDP_FOLD
+}
+
+/* -- many blocks -------------------------------------------------------------- */
+
+/* Asks for the next bytes of the panel's stream, one block's worth. */
+DENDP_INLINE_AVX2 void dendp_prefetch(const unsigned char *from, uint32_t n_bytes) {
+    uint32_t i;
+    for (i = 0; i < n_bytes; i += 64) {
+        _mm_prefetch((const char *)from + i, _MM_HINT_T0);
     }
 }
 
-/* Codes of 8 bits, as nibbles, against R <= 2 rows; else as above. */
-DENDP_INLINE_AVX2 void dendp_rows_wide(const int R, const dendp_unit *unit, uint32_t n, const dendp_act_block *a,
-                                       size_t a_stride, float *y) {
-    const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
+/* An unpacked unit of n blocks against R rows.  a: row 0 of block 0, rows
+ * adjacent, blocks a_stride apart.  y [R][16].  ahead: what to fetch
+ * meanwhile, ahead_bytes a block (0 = nothing). */
+DENDP_INLINE_AVX2 void dendp_rows(const dendp_form form, const int R, const dendp_unit *unit, uint32_t n,
+                                  const dendp_act_block *a, size_t a_stride, float *y, const unsigned char *ahead,
+                                  uint32_t ahead_bytes) {
     uint32_t t;
-    for (t = 0; t < n; t++, a += a_stride) {
-        const unsigned char *code = unit->code[t], *high = unit->high[t];
-        const __m256 scale_low = _mm256_loadu_ps(unit->scale[t]), scale_high = _mm256_loadu_ps(unit->scale[t] + 8);
-        /* l, h: low nibbles of lanes 0-7, 8-15; u, v: high nibbles */
-        __m256i l0 = _mm256_setzero_si256(), l1 = l0, h0 = l0, h1 = l0, u0 = l0, u1 = l0, v0 = l0, v1 = l0;
-        __m256i w_low, w_high, x0, x1 = l0;
-#define DENDP_STEP(j)                                                                                        \
-    w_low = dendp_load256(code + (j) * 64);                                                                  \
-    w_high = dendp_load256(code + (j) * 64 + 32);                                                            \
-    x0 = dendp_four(a[0].q + (j) * 4);                                                                       \
-    l0 = _mm256_add_epi16(l0, _mm256_maddubs_epi16(w_low, x0));                                              \
-    h0 = _mm256_add_epi16(h0, _mm256_maddubs_epi16(w_high, x0));                                             \
-    DENDP_FIX256(l0,h0)                                                                                         \
-    if (R > 1) {                                                                                             \
-        x1 = dendp_four(a[1].q + (j) * 4);                                                                   \
-        l1 = _mm256_add_epi16(l1, _mm256_maddubs_epi16(w_low, x1));                                          \
-        h1 = _mm256_add_epi16(h1, _mm256_maddubs_epi16(w_high, x1));                                         \
-        DENDP_FIX256(l1,h1)                                                                                     \
-    }                                                                                                        \
-    w_low = dendp_load256(high + (j) * 64);                                                                  \
-    w_high = dendp_load256(high + (j) * 64 + 32);                                                            \
-    u0 = _mm256_add_epi16(u0, _mm256_maddubs_epi16(w_low, x0));                                              \
-    v0 = _mm256_add_epi16(v0, _mm256_maddubs_epi16(w_high, x0));                                             \
-    DENDP_FIX256(u0,v0)                                                                                         \
-    if (R > 1) {                                                                                             \
-        u1 = _mm256_add_epi16(u1, _mm256_maddubs_epi16(w_low, x1));                                          \
-        v1 = _mm256_add_epi16(v1, _mm256_maddubs_epi16(w_high, x1));                                         \
-        DENDP_FIX256(u1,v1)                                                                                     \
+    for (t = 0; t < n; t++, a += a_stride, ahead += ahead_bytes) {
+        dendp_weights w;
+        memset(&w, 0, sizeof w);
+        w.code = unit->code[t];
+        w.scale = unit->scale[t];
+        w.other = unit->other[t];
+        __asm__("" : "+r"(y)); /* y stays in memory: kept in registers it would be spilled all the same */
+        dendp_prefetch(ahead, ahead_bytes);
+        dendp_block_narrow(form, R, 0, &w, a, y);
     }
-        DENDP_STEP(0)
-        DENDP_STEP(1)
-        DENDP_STEP(2)
-        DENDP_STEP(3)
-        DENDP_STEP(4)
-        DENDP_STEP(5)
-        DENDP_STEP(6)
-        DENDP_STEP(7)
-#undef DENDP_STEP
-#define DENDP_FOLD(r)                                                                                        \
-    x0 = _mm256_slli_epi32(dendp_four(&a[r].n), 7);                                                          \
-    l##r = _mm256_add_epi32(_mm256_madd_epi16(l##r, ones), _mm256_madd_epi16(u##r, sixteens));               \
-    h##r = _mm256_add_epi32(_mm256_madd_epi16(h##r, ones), _mm256_madd_epi16(v##r, sixteens));               \
-    dendp_fold(0, _mm256_add_epi32(l##r, x0), _mm256_add_epi32(h##r, x0), scale_low, scale_high, NULL,       \
-               a + (r), y + (r) * 16);
-        DENDP_FOLD(0)
-        if (R > 1) {
-            DENDP_FOLD(1)
+}
+
+/* A whole panel against R <= 4 rows (2 for 8 bits).  a, y: as above. */
+DENDP_INLINE_AVX2 void dendp_rows_direct(const dendp_form form, const int R, const unsigned char *panel,
+                                         uint32_t n_blocks, const dendp_act_block *a, size_t a_stride, float *y) {
+    const dendp_form_layout *l = &dendp_form_layouts[form];
+    const unsigned char *group = panel + l->header_bytes, *header = panel;
+    const uint32_t block_bytes = l->q_bytes + l->h_bytes + l->s_bytes;
+    uint32_t t;
+    for (t = 0; t < n_blocks; t++, a += a_stride) {
+        dendp_weights w;
+        memset(&w, 0, sizeof w);
+        w.parts = dendp_parts(form, group, header, t);
+        __asm__("" : "+r"(y));
+        dendp_prefetch(group + t % 2 * block_bytes + DENDP_PREFETCH, block_bytes);
+        if (form == DENDP_FORM_Q8_0) {
+            dendp_block_wide(R, &w, a, y);
+        } else {
+            dendp_block_narrow(form, R, 1, &w, a, y);
         }
-#undef DENDP_FOLD
+        if (t % 2) {
+            group += 2 * block_bytes;
+            if (l->header_bytes && t % 8 == 7) {
+                header = group;
+                group += l->header_bytes;
+            }
+        }
     }
 }
 
 /* One function for each number of rows, so that all of it is constant inside. */
-typedef void (*dendp_rows_fn)(const dendp_unit *unit, uint32_t n, const dendp_act_block *a, size_t a_stride, float *y);
+typedef void (*dendp_rows_fn)(const dendp_unit *unit, uint32_t n, const dendp_act_block *a, size_t a_stride, float *y,
+                              const unsigned char *ahead, uint32_t ahead_bytes);
+typedef void (*dendp_direct_fn)(const unsigned char *panel, uint32_t n_blocks, const dendp_act_block *a,
+                                size_t a_stride, float *y);
 
-#define DENDP_ROWS(name, call)                                                                               \
+#define DENDP_ROWS(name, form, R)                                                                            \
     DENDP_TARGET_AVX2 DENDP_NOINLINE static void name(const dendp_unit *unit, uint32_t n,                    \
-                                                      const dendp_act_block *a, size_t a_stride, float *y) { \
-        call;                                                                                                \
+                                                      const dendp_act_block *a, size_t a_stride, float *y,   \
+                                                      const unsigned char *ahead, uint32_t ahead_bytes) {    \
+        dendp_rows(form, R, unit, n, a, a_stride, y, ahead, ahead_bytes);                                    \
     }
-#define DENDP_ROWS_NARROW(name, centre_shift, back, has_min)                                                 \
-    DENDP_ROWS(name##_1, dendp_rows_narrow(1, centre_shift, back, has_min, unit, n, a, a_stride, y))         \
-    DENDP_ROWS(name##_2, dendp_rows_narrow(2, centre_shift, back, has_min, unit, n, a, a_stride, y))         \
-    DENDP_ROWS(name##_3, dendp_rows_narrow(3, centre_shift, back, has_min, unit, n, a, a_stride, y))         \
-    DENDP_ROWS(name##_4, dendp_rows_narrow(4, centre_shift, back, has_min, unit, n, a, a_stride, y))
-DENDP_ROWS_NARROW(dendp_rows_c8, 3, 0, 0)      /* Q4_0 */
-DENDP_ROWS_NARROW(dendp_rows_min, 0, 0, 1)     /* Q4_1, Q4_K */
-DENDP_ROWS_NARROW(dendp_rows_c16, 4, 0, 0)     /* Q5_0 */
-DENDP_ROWS_NARROW(dendp_rows_c16_min, 4, 1, 1) /* Q5_1, Q5_K */
-DENDP_ROWS(dendp_rows_q6_1, dendp_rows_q6(1, unit, n, a, a_stride, y))
-DENDP_ROWS(dendp_rows_q6_2, dendp_rows_q6(2, unit, n, a, a_stride, y))
-DENDP_ROWS(dendp_rows_q6_3, dendp_rows_q6(3, unit, n, a, a_stride, y))
-DENDP_ROWS(dendp_rows_q6_4, dendp_rows_q6(4, unit, n, a, a_stride, y))
-DENDP_ROWS(dendp_rows_wide_1, dendp_rows_wide(1, unit, n, a, a_stride, y))
-DENDP_ROWS(dendp_rows_wide_2, dendp_rows_wide(2, unit, n, a, a_stride, y))
+#define DENDP_DIRECT(name, form, R)                                                                          \
+    DENDP_TARGET_AVX2 DENDP_NOINLINE static void name(const unsigned char *panel, uint32_t n_blocks,         \
+                                                      const dendp_act_block *a, size_t a_stride, float *y) { \
+        dendp_rows_direct(form, R, panel, n_blocks, a, a_stride, y);                                         \
+    }
+#define DENDP_ROWS_4(name, form)                                                                             \
+    DENDP_ROWS(name##_rows1, form, 1)                                                                        \
+    DENDP_ROWS(name##_rows2, form, 2)                                                                        \
+    DENDP_ROWS(name##_rows3, form, 3)                                                                        \
+    DENDP_ROWS(name##_rows4, form, 4)
+#define DENDP_DIRECT_4(name, form)                                                                           \
+    DENDP_DIRECT(name##_direct1, form, 1)                                                                    \
+    DENDP_DIRECT(name##_direct2, form, 2)                                                                    \
+    DENDP_DIRECT(name##_direct3, form, 3)                                                                    \
+    DENDP_DIRECT(name##_direct4, form, 4)
 
-/* How AVX2 treats a form. rows[i] takes i + 1 rows. */
+/* Unpacked, Q4_K is like Q4_1 and Q5_K like Q5_1. */
+DENDP_ROWS_4(dendp_q4_0, DENDP_FORM_Q4_0)
+DENDP_ROWS_4(dendp_q4_1, DENDP_FORM_Q4_1)
+DENDP_ROWS_4(dendp_q5_0, DENDP_FORM_Q5_0)
+DENDP_ROWS_4(dendp_q5_1, DENDP_FORM_Q5_1)
+DENDP_ROWS_4(dendp_q6_k, DENDP_FORM_Q6_K)
+DENDP_DIRECT_4(dendp_q4_0, DENDP_FORM_Q4_0)
+DENDP_DIRECT_4(dendp_q4_1, DENDP_FORM_Q4_1)
+DENDP_DIRECT_4(dendp_q5_0, DENDP_FORM_Q5_0)
+DENDP_DIRECT_4(dendp_q5_1, DENDP_FORM_Q5_1)
+DENDP_DIRECT_4(dendp_q4_k, DENDP_FORM_Q4_K)
+DENDP_DIRECT_4(dendp_q5_k, DENDP_FORM_Q5_K)
+DENDP_DIRECT_4(dendp_q6_k, DENDP_FORM_Q6_K)
+DENDP_DIRECT(dendp_q8_0_direct1, DENDP_FORM_Q8_0, 1)
+DENDP_DIRECT(dendp_q8_0_direct2, DENDP_FORM_Q8_0, 2)
+
+/* How AVX2 treats a form. direct[i] and rows[i] take i + 1 rows, NULL: never so many. */
 typedef struct dendp_avx2_form {
-    void (*unpack)(const unsigned char *panel, uint32_t first, uint32_t n, dendp_unit *unit);
     uint32_t max_rows;
+    dendp_direct_fn direct[4];
+    void (*unpack)(const unsigned char *panel, uint32_t first, uint32_t n, dendp_unit *unit); /* NULL: always direct */
     dendp_rows_fn rows[4];
 } dendp_avx2_form;
 
-#define DENDP_ROWS_4(name) 4, {name##_1, name##_2, name##_3, name##_4}
+#define DENDP_FORM_AVX2(form, like)                                                                          \
+    {4,                                                                                                      \
+     {dendp_##form##_direct1, dendp_##form##_direct2, dendp_##form##_direct3, dendp_##form##_direct4},       \
+     dendp_unpack_##form,                                                                                    \
+     {dendp_##like##_rows1, dendp_##like##_rows2, dendp_##like##_rows3, dendp_##like##_rows4}}
 static const dendp_avx2_form dendp_avx2_forms[DENDP_N_QUANT_FORMS] = {
-    {dendp_unpack_q4_0, DENDP_ROWS_4(dendp_rows_c8)},
-    {dendp_unpack_q4_1, DENDP_ROWS_4(dendp_rows_min)},
-    {dendp_unpack_q5_0, DENDP_ROWS_4(dendp_rows_c16)},
-    {dendp_unpack_q5_1, DENDP_ROWS_4(dendp_rows_c16_min)},
-    {dendp_unpack_q8_0, 2, {dendp_rows_wide_1, dendp_rows_wide_2, NULL, NULL}},
-    {dendp_unpack_q4_k, DENDP_ROWS_4(dendp_rows_min)},
-    {dendp_unpack_q5_k, DENDP_ROWS_4(dendp_rows_c16_min)},
-    {dendp_unpack_q6_k, DENDP_ROWS_4(dendp_rows_q6)},
+    DENDP_FORM_AVX2(q4_0, q4_0),
+    DENDP_FORM_AVX2(q4_1, q4_1),
+    DENDP_FORM_AVX2(q5_0, q5_0),
+    DENDP_FORM_AVX2(q5_1, q5_1),
+    {2, {dendp_q8_0_direct1, dendp_q8_0_direct2, NULL, NULL}, NULL, {NULL, NULL, NULL, NULL}},
+    DENDP_FORM_AVX2(q4_k, q4_1),
+    DENDP_FORM_AVX2(q5_k, q5_1),
+    DENDP_FORM_AVX2(q6_k, q6_k),
 };
 
 /* One panel against n_rows <= DENDP_MATMUL_ROWS rows: y[r * ldy + i], i < 16. */
 static void dendp_quant_avx2(dendp_form form, const unsigned char *panel, uint32_t n_blocks,
                              const dendp_act_block *act, uint32_t n_rows, float *y, size_t ldy) {
     const dendp_avx2_form *f = &dendp_avx2_forms[form];
+    const dendp_form_layout *l = &dendp_form_layouts[form];
+    const uint32_t block_bytes = l->q_bytes + l->h_bytes + l->s_bytes;
+    const bool direct = n_rows <= 4 || !f->unpack;
+    const uint32_t step = direct ? n_blocks : DENDP_UNIT_BLOCKS;
     float sum[DENDP_MATMUL_ROWS][DENDP_LANES] DENDP_ALIGNED;
     dendp_unit unit DENDP_ALIGNED;
     uint32_t first, tile, r;
     memset(sum, 0, n_rows * sizeof sum[0]);
-    for (first = 0; first < n_blocks; first += DENDP_UNIT_BLOCKS) {
-        uint32_t n = dendp_min_u32(DENDP_UNIT_BLOCKS, n_blocks - first);
-        f->unpack(panel, first, n, &unit);
+    for (first = 0; first < n_blocks; first += step) {
+        uint32_t n = dendp_min_u32(step, n_blocks - first);
+        const unsigned char *next = panel + dendp_group_offset(l, first / 2 + DENDP_UNIT_BLOCKS / 2);
+        if (!direct) {
+            f->unpack(panel, first, n, &unit);
+        }
         for (tile = 0; tile < n_rows; tile += DENDP_TILE_ROWS) {
             uint32_t tile_rows = dendp_min_u32(DENDP_TILE_ROWS, n_rows - tile);
             const dendp_act_block *a = act + (size_t)tile * n_blocks + (size_t)first * tile_rows;
             for (r = 0; r < tile_rows;) {
                 uint32_t rows = dendp_min_u32(f->max_rows, tile_rows - r);
-                f->rows[rows - 1](&unit, n, a + r, tile_rows, sum[tile + r]);
+                float *y_rows = sum[tile + r];
+                if (direct) {
+                    f->direct[rows - 1](panel, n_blocks, a + r, tile_rows, y_rows);
+                } else { /* the first rows to use this unit fetch the next */
+                    f->rows[rows - 1](&unit, n, a + r, tile_rows, y_rows, next, tile + r ? 0 : block_bytes);
+                }
                 r += rows;
             }
         }

@@ -48,13 +48,15 @@ typedef struct dendp_tree_state {
 
 /* -- description -------------------------------------------------------------- */
 
-DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *d, dend_error *err) {
+DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *err) {
     const dendp_config *c;
+    dend_engine_desc copy, *d = &copy; /* what is refused stays as it was */
     uint64_t blocks;
     dend_status status;
-    if (!d) {
+    if (!desc) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "desc must be given", 0);
     }
+    copy = *desc;
     if (d->canary_begin_ || d->canary_end_) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "canary set: the description is not initialised", 0);
     }
@@ -109,6 +111,7 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *d, dend_error *err) 
     if (d->n_blocks > (1u << 28)) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "n_blocks is out of range", 0);
     }
+    *desc = copy;
     return DEND_OK;
 }
 
@@ -186,18 +189,19 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
 }
 
 /* Measures an engine of a resolved description. */
-static dend_status dendp_engine_measure(const dend_engine_desc *d, dend_plan_info *plan, dend_error *err) {
-    dend_engine *probe = (dend_engine *)dendp_alloc(&d->allocator, sizeof *probe);
+static dend_status dendp_engine_measure(const dend_engine_desc *d, dend_plan_info *out, dend_error *err) {
+    dend_engine probe; /* a few kilobytes; asking the allocator would be an allocation that no plan counts */
+    dend_plan_info plan;
     dendp_carver carver;
-    if (!probe) {
-        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory to plan an engine", 0);
-    }
-    memset(probe, 0, sizeof *probe);
+    memset(&probe, 0, sizeof probe);
     memset(&carver, 0, sizeof carver);
-    dendp_carve(&carver, 1, sizeof *probe);
-    dendp_engine_carve(probe, d, &carver, plan);
-    dendp_free(&d->allocator, probe, sizeof *probe);
-    return carver.overflow ? DENDP_FAIL(err, DEND_ERR_MEMORY, "the engine is too large for this system", 0) : DEND_OK;
+    dendp_carve(&carver, 1, sizeof probe);
+    dendp_engine_carve(&probe, d, &carver, &plan);
+    if (carver.overflow) {
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "the engine is too large for this system", 0);
+    }
+    *out = plan;
+    return DEND_OK;
 }
 
 DEND_IMPL dend_status dend_plan(const dend_engine_desc *desc, dend_plan_info *out, dend_error *err) {
@@ -519,7 +523,7 @@ DEND_IMPL dend_status dend_step(dend_engine *engine, uint64_t budget_us) {
         dendp_forward_run(&engine->forward, engine->rows, n, engine->logits);
         dendp_step_commit(engine, n);
         if (budget_us && engine->cache.first_waiting != DENDP_NONE &&
-            dendp_now_ns() - start >= budget_us * 1000u) {
+            (dendp_now_ns() - start) / 1000u >= budget_us) {
             return DEND_PENDING;
         }
     }

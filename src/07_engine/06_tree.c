@@ -16,7 +16,7 @@
  * ======================================================================== */
 
 /* Checks one tree and fills its rows from `first` on. */
-static dend_status dendp_tree_fill(dend_engine *e, const dend_tree *tree, dendp_tree_state *state, uint32_t first) {
+static dend_status dendp_tree_fill(dend_engine *e, const dend_tree *tree, uint32_t first) {
     const dendp_slot *slot = dendp_cache_slot(&e->cache, tree->seq);
     const dendp_record *r;
     uint32_t i;
@@ -56,14 +56,19 @@ static dend_status dendp_tree_fill(dend_engine *e, const dend_tree *tree, dendp_
             return DEND_ERR_CONTEXT_FULL;
         }
     }
+    return DEND_OK;
+}
+
+/* Notes a tree whose rows have been filled: what its acceptance has to know. */
+static void dendp_tree_note(const dend_engine *e, const dend_tree *tree, dendp_tree_state *state, uint32_t first) {
+    const dendp_slot *slot = dendp_cache_slot(&e->cache, tree->seq);
     state->seq = tree->seq;
     state->record = slot->record;
-    state->len = r->len;
-    state->hash = r->hash;
+    state->len = e->cache.records[slot->record].len;
+    state->hash = e->cache.records[slot->record].hash;
     state->first = first;
     state->n_rows = tree->n_rows;
     state->accepted = false;
-    return DEND_OK;
 }
 
 DEND_IMPL dend_status dend_tree_eval(dend_engine *engine, const dend_tree *trees, uint32_t n_trees) {
@@ -78,13 +83,15 @@ DEND_IMPL dend_status dend_tree_eval(dend_engine *engine, const dend_tree *trees
             }
         }
     }
-    engine->n_trees = 0; /* results of the last call end here, whatever comes of this one */
     for (i = 0; i < n_trees; i++) {
-        dend_status status = dendp_tree_fill(engine, &trees[i], &engine->trees[i], n);
+        dend_status status = dendp_tree_fill(engine, &trees[i], n);
         if (status != DEND_OK) {
             return status;
         }
         n += trees[i].n_rows;
+    }
+    for (i = 0, n = 0; i < n_trees; n += trees[i++].n_rows) { /* results of the last call end here */
+        dendp_tree_note(engine, &trees[i], &engine->trees[i], n);
     }
     dendp_forward_run(&engine->forward, engine->rows, n, engine->tree_logits);
     memcpy(engine->tree_rows, engine->rows, n * sizeof *engine->rows);
