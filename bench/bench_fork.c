@@ -179,66 +179,61 @@ static void rig_settle(rig *r) {
 
 /* -- measurements ------------------------------------------------------------------ */
 
-/* Forks of one parent. */
-static void measure_forks(rig *r, dend_seq parent, const char *key, const char *text) {
-    dend_seq child[BATCH];
-    uint32_t batch, i;
-    for (batch = 0; batch < 450; batch++) {
-        uint64_t start = dendp_now_ns(), end;
-        for (i = 0; i < BATCH; i++) {
-            child[i] = rig_fork(r, parent);
-        }
-        end = dendp_now_ns();
-        bench_sample(r->b, batch, 50, end - start, BATCH);
-        for (i = 0; i < BATCH; i++) {
-            rig_drop(r, child[i]);
-        }
-    }
-    bench_finish(r->b, key, text);
-}
+#define FORK_CASES 10u
 
+/* Forks of parents of many kinds. The kinds take turns, a batch each, so that
+ * whatever else the machine does falls on all of them alike. */
 static void bench_forks(bench *b) {
     static const struct {
         const char *key, *text;
-        uint32_t ctx, n_groups;
-    } cases[] = {
-        {"fork_ns_ctx16", "fork of 16 tokens", 16, 1},
-        {"fork_ns_ctx256", "fork of 256 tokens", 256, 1},
-        {"fork_ns_ctx1024", "fork of 1,024 tokens", 1024, 1},
-        {"fork_ns_ctx4096", "fork of 4,096 tokens", 4096, 1},
-        {"fork_ns_ctx131072", "fork of 131,072 tokens", 131072, 1},
-        {"fork_ns_layers1", "fork of 1,024 tokens, 1 layer group", 1024, 1},
-        {"fork_ns_layers80", "fork of 1,024 tokens, 80 layer groups", 1024, 80},
+        uint32_t ctx, depth, n_groups;
+    } cases[FORK_CASES] = {
+        {"fork_ns_ctx16", "fork of 16 tokens", 16, 0, 1},
+        {"fork_ns_ctx256", "fork of 256 tokens", 256, 0, 1},
+        {"fork_ns_ctx1024", "fork of 1,024 tokens", 1024, 0, 1},
+        {"fork_ns_ctx4096", "fork of 4,096 tokens", 4096, 0, 1},
+        {"fork_ns_ctx131072", "fork of 131,072 tokens", 131072, 0, 1},
+        {"fork_ns_depth1", "fork of a fork", 1024, 1, 1},
+        {"fork_ns_depth100", "fork at depth 100, all ancestors alive", 1024, 100, 1},
+        {"fork_ns_depth10000", "fork at depth 10,000, all ancestors alive", 1024, 10000, 1},
+        {"fork_ns_layers1", "fork of 1,024 tokens, 1 layer group", 1024, 0, 1},
+        {"fork_ns_layers80", "fork of 1,024 tokens, 80 layer groups", 1024, 0, 80},
     };
-    static const struct {
-        const char *key, *text;
-        uint32_t depth;
-    } chains[] = {
-        {"fork_ns_depth1", "fork of a fork", 1},
-        {"fork_ns_depth100", "fork at depth 100, all ancestors alive", 100},
-        {"fork_ns_depth10000", "fork at depth 10,000, all ancestors alive", 10000},
-    };
-    uint32_t k, i;
-    rig r;
-    for (k = 0; k < sizeof cases / sizeof cases[0] && !b->failed; k++) {
-        if (rig_open(&r, b, false, cases[k].n_groups, cases[k].ctx / 16, BATCH + 1, cases[k].ctx)) {
-            dend_seq parent = rig_create(&r);
-            rig_append(&r, parent, cases[k].ctx);
-            measure_forks(&r, parent, cases[k].key, cases[k].text);
-            rig_close(&r);
+    static double samples[FORK_CASES][MAX_BATCHES];
+    static rig rigs[FORK_CASES];
+    dend_seq parent[FORK_CASES], child[BATCH];
+    uint32_t k, i, batch, n_open = 0, n_warm_up = 50, n_batches = 450;
+    for (k = 0; k < FORK_CASES && !b->failed; k++) {
+        uint32_t ctx = cases[k].ctx, depth = cases[k].depth;
+        if (rig_open(&rigs[k], b, false, cases[k].n_groups, (ctx + depth) / 16 + 1, depth + BATCH + 1,
+                     ctx + depth)) {
+            n_open++;
+            parent[k] = rig_create(&rigs[k]);
+            rig_append(&rigs[k], parent[k], ctx);
+            for (i = 0; i < depth; i++) { /* each generation says one token of its own */
+                parent[k] = rig_fork(&rigs[k], parent[k]);
+                rig_append(&rigs[k], parent[k], 1);
+            }
         }
     }
-    for (k = 0; k < sizeof chains / sizeof chains[0] && !b->failed; k++) {
-        if (rig_open(&r, b, false, 1, 2000, chains[k].depth + BATCH + 1, 16384)) {
-            dend_seq parent = rig_create(&r);
-            rig_append(&r, parent, 1024);
-            for (i = 0; i < chains[k].depth; i++) { /* each generation says one token of its own */
-                parent = rig_fork(&r, parent);
-                rig_append(&r, parent, 1);
+    for (batch = 0; batch < n_batches && !b->failed; batch++) {
+        for (k = 0; k < FORK_CASES; k++) {
+            uint64_t start = dendp_now_ns(), end;
+            for (i = 0; i < BATCH; i++) {
+                child[i] = rig_fork(&rigs[k], parent[k]);
             }
-            measure_forks(&r, parent, chains[k].key, chains[k].text);
-            rig_close(&r);
+            end = dendp_now_ns();
+            samples[k][batch] = (double)(end - start) / BATCH;
+            for (i = 0; i < BATCH; i++) {
+                rig_drop(&rigs[k], child[i]);
+            }
         }
+    }
+    for (k = 0; k < n_open; k++) {
+        b->n_samples = n_batches - n_warm_up;
+        memcpy(b->samples, samples[k] + n_warm_up, b->n_samples * sizeof b->samples[0]);
+        bench_finish(b, cases[k].key, cases[k].text);
+        rig_close(&rigs[k]);
     }
 }
 

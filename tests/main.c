@@ -13,7 +13,13 @@
 #include "test_model_tokenizer.c"
 #include "test_model_config.c"
 #include "test_kernels_matmul.c"
+#include "test_cache_table.c"
+#include "test_cache_codec.c"
+#include "test_cache_sequence.c"
+#include "test_sampling_sampler.c"
 #include "test_engine_goldens.c"
+#include "test_engine_api.c"
+#include "test_engine_plan.c"
 
 #define RUN(group) n_failed += cmocka_run_group_tests_name(#group, tests_##group, NULL, NULL)
 
@@ -27,6 +33,12 @@ int main(int argc, char **argv) {
     RUN(model_tokenizer);
     RUN(model_config);
     RUN(kernels_matmul);
+    RUN(cache_table);
+    RUN(cache_codec);
+    RUN(cache_sequence);
+    RUN(sampling_sampler);
     RUN(engine_goldens);
+    RUN(engine_api);
+    RUN(engine_plan);
     return n_failed != 0;
 }

@@ -126,7 +126,7 @@ static void eng_fresh(const dend_model *model, dend_kv_type kv, uint32_t block_t
     dend_engine_free(engine);
 }
 
-/* -- an engine's memory, before and after ------------------------------------------ */
+/* -- an engine's memory, before and after ---------------------------------- */
 
 static unsigned char *eng_freeze(const dend_engine *engine) {
     unsigned char *image = (unsigned char *)malloc((size_t)engine->bytes);
@@ -137,7 +137,8 @@ static unsigned char *eng_freeze(const dend_engine *engine) {
 
 static void eng_same_range(const dend_engine *engine, const unsigned char *image, const void *first,
                            const void *end, const char *what) {
-    const unsigned char *base = (const unsigned char *)(const void *)engine, *p = (const unsigned char *)first;
+    const unsigned char *base = (const unsigned char *)(const void *)engine,
+                        *p = (const unsigned char *)first;
     size_t at = (size_t)(p - base), n = (size_t)((const unsigned char *)end - p), i;
     if (memcmp(p, image + at, n) != 0) {
         for (i = 0; p[i] == image[at + i]; i++) {
@@ -165,7 +166,7 @@ static void eng_same(const dend_engine *engine, unsigned char *image, const char
         eng_same(engine, image_, #call);                                                                     \
     } while (0)
 
-/* -- job systems --------------------------------------------------------------------- */
+/* -- job systems ----------------------------------------------------------- */
 
 static void eng_jobs_backwards(void *user, void (*task)(void *ctx, uint32_t index), void *ctx, uint32_t n) {
     uint32_t *calls = (uint32_t *)user;
@@ -210,7 +211,7 @@ static void eng_jobs_two(void *user, void (*task)(void *ctx, uint32_t index), vo
 #define eng_jobs_two eng_jobs_backwards
 #endif
 
-/* -- statuses, descriptions ------------------------------------------------------------ */
+/* -- statuses, descriptions ------------------------------------------------ */
 
 static void test_engine_statuses(void **state) {
     int value, known = 0;
@@ -307,7 +308,8 @@ static void test_engine_desc_refused(void **state) {
     d = eng_desc(model);
     d.allocator.free = eng_modest_free;
     eng_desc_refused(DEND_ERR_ARGUMENT, &d);
-    for (isa = DEND_ISA_SCALAR; isa <= DEND_ISA_AVX512; isa++) { /* what is there works, what is not is refused */
+    for (isa = DEND_ISA_SCALAR; isa <= DEND_ISA_AVX512;
+         isa++) { /* what is there works, what is not is refused */
         d = eng_desc(model);
         d.isa = (dend_isa)isa;
         if (dendp_kernels_get(d.isa)) {
@@ -344,7 +346,8 @@ static uint32_t *eng_limit(dend_engine_desc *d, uint32_t field) {
 /* Every limit far out of range, at its largest value, and just above: a status,
  * never a crash, and no allocation above a GiB. */
 static void test_engine_limits(void **state) {
-    static const uint32_t largest[9] = {1u << 24, 1u << 24, 1u << 28, 4096, 65536, 1u << 20, 256, 256, 0xffffffffu};
+    static const uint32_t largest[9] = {1u << 24, 1u << 24, 1u << 28, 4096,       65536,
+                                        1u << 20, 256,      256,      0xffffffffu};
     dend_model *model = eng_load(ENG_QWEN2);
     dend_engine_desc d, all;
     dend_engine *engine;
@@ -448,7 +451,7 @@ static void test_engine_defaults(void **state) {
     dend_model_free(model);
 }
 
-/* -- arguments and handles ---------------------------------------------------------------- */
+/* -- arguments and handles ------------------------------------------------- */
 
 static bool eng_write_nothing(void *user, const void *data, size_t n) {
     (void)user;
@@ -643,7 +646,7 @@ static void test_engine_stale(void **state) {
     dend_model_free(model);
 }
 
-/* -- append: tokens, context, blocks, sequences -------------------------------------------- */
+/* -- append: tokens, context, blocks, sequences ---------------------------- */
 
 static void test_engine_append(void **state) {
     dend_model *model = eng_load(ENG_LLAMA_F32);
@@ -720,16 +723,18 @@ static void test_engine_out_of_blocks(void **state) {
         assert_int_equal(eng_stats(e).n_blocks_free, 0);
         ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, a, tokens, 1));
         ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, a, 0));
-        ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens, 6 * P - 3)); /* 6 blocks, the last with 3 free slots */
+        ASSERT_STATUS(DEND_OK,
+                      dend_seq_append(e, a, tokens, 6 * P - 3)); /* 6 blocks, the last with 3 free slots */
         ASSERT_STATUS(DEND_OK, dend_step(e, 0));
         memcpy(before, eng_logits(e, a), sizeof before);
         b = eng_with(e, tokens, 3 * P);
         ASSERT_STATUS(DEND_OK, dend_step(e, 0));
         assert_int_equal(eng_stats(e).n_blocks_free, 1);
-        c = eng_fork(e, a); /* costs nothing, needs nothing */
+        c = eng_fork(e, a);                                       /* costs nothing, needs nothing */
         ASSERT_STATUS(DEND_OK, dend_seq_append(e, c, tokens, 3)); /* the shared tail is full, not copied */
         assert_int_equal(eng_stats(e).n_blocks_free, 1);
-        ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, a, tokens, 4)); /* the tail's copy and one more */
+        ENG_REFUSED(DEND_ERR_NO_BLOCKS, e,
+                    dend_seq_append(e, a, tokens, 4)); /* the tail's copy and one more */
         ENG_REFUSED(DEND_ERR_NO_BLOCKS, e, dend_seq_append(e, c, tokens, P + 1));
         eng_equal(before, eng_logits(e, a), "other sequence", P);
         ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens, 3)); /* the copy alone fits */
@@ -790,7 +795,7 @@ static void test_engine_out_of_sequences(void **state) {
     dend_model_free(model);
 }
 
-/* -- logits rows ------------------------------------------------------------------------------- */
+/* -- logits rows ----------------------------------------------------------- */
 
 /* Seven sequences, two rows: a step serves what it can and says so, and goes
  * on as rows are released. */
@@ -911,7 +916,8 @@ static void test_engine_logits(void **state) {
     eng_fresh(model, DEND_KV_F16, 16, tokens, 34, expected, NULL);
     eng_equal(expected, eng_logits(e, a), "moved on", 0);
 
-    ASSERT_STATUS(DEND_OK, dend_seq_append(e, b, tokens + 33, 7)); /* released before the step: computed, without logits */
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, b, tokens + 33,
+                                           7)); /* released before the step: computed, without logits */
     ASSERT_STATUS(DEND_OK, dend_seq_release_logits(e, b));
     ASSERT_STATUS(DEND_OK, dend_step(e, 0));
     ENG_REFUSED(DEND_ERR_NO_LOGITS, e, dend_seq_logits(e, b, &other));
@@ -925,7 +931,7 @@ static void test_engine_logits(void **state) {
     dend_model_free(model);
 }
 
-/* -- rewind ---------------------------------------------------------------------------------- */
+/* -- rewind ---------------------------------------------------------------- */
 
 static void test_engine_rewind(void **state) {
     dend_model *model = eng_load(ENG_LLAMA_F32);
@@ -980,7 +986,7 @@ static void test_engine_rewind(void **state) {
     ASSERT_STATUS(DEND_OK, dend_step(e, 0));
     eng_fresh(model, DEND_KV_F16, 16, tokens, 60, expected, NULL);
     eng_equal(expected, eng_logits(e, a), "anew", 0);
-    eng_equal(expected, eng_logits(e, b), "fork", 0); /* nothing of this reached the fork */
+    eng_equal(expected, eng_logits(e, b), "fork", 0);               /* nothing of this reached the fork */
     ASSERT_STATUS(DEND_OK, dend_seq_append(e, b, tokens + 60, 50)); /* rewinding waiting tokens */
     ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, b, 70));
     assert_int_equal(eng_info(e, b).n_waiting, 10);
@@ -1023,7 +1029,7 @@ static void test_engine_rewind_no_nodes(void **state) {
     dend_model_free(model);
 }
 
-/* -- forks, streams, users -------------------------------------------------------------------- */
+/* -- forks, streams, users ------------------------------------------------- */
 
 /* Waiting tokens that forks share are computed once. */
 static void test_engine_fork_waiting(void **state) {
@@ -1194,7 +1200,7 @@ static void test_engine_tokens(void **state) {
     dend_model_free(model);
 }
 
-/* -- text ------------------------------------------------------------------------------------ */
+/* -- text ------------------------------------------------------------------ */
 
 /* The bytes of a sequence's tokens from `from` on are `text`. */
 static void eng_reads(const dend_engine *e, dend_seq seq, uint32_t from, const char *text, size_t n_bytes) {
@@ -1288,7 +1294,7 @@ static void test_engine_text(void **state) {
     dend_model_free(model);
 }
 
-/* -- time -------------------------------------------------------------------------------------- */
+/* -- time ------------------------------------------------------------------ */
 
 /* A budget of a microsecond ends every step after one batch; what comes out in
  * the end is the same. */
@@ -1339,7 +1345,7 @@ static void test_engine_budget(void **state) {
     dend_model_free(model);
 }
 
-/* -- sampling and next ----------------------------------------------------------------------------- */
+/* -- sampling and next ----------------------------------------------------- */
 
 static void test_engine_sample(void **state) {
     dend_model *model = eng_load(ENG_LLAMA_F32);
@@ -1365,7 +1371,8 @@ static void test_engine_sample(void **state) {
         p.min_p = i % 7 ? 0.0f : 0.01f;
         p.salt = i;
         ASSERT_STATUS(DEND_OK, dend_sample(e, a, &p, &x));
-        ASSERT_STATUS(DEND_OK, dend_sample_logits(eng_logits(e, a), ENG_V, &p, eng_info(e, a).stream, 20, scratch, &y));
+        ASSERT_STATUS(
+            DEND_OK, dend_sample_logits(eng_logits(e, a), ENG_V, &p, eng_info(e, a).stream, 20, scratch, &y));
         assert_int_equal(x.token, y.token);
         assert_memory_equal(&x.logprob, &y.logprob, sizeof(float));
         assert_true(x.logprob <= 0.0f);
@@ -1446,7 +1453,96 @@ static void test_engine_next(void **state) {
     dend_model_free(model);
 }
 
-/* -- token trees: what is refused ---------------------------------------------------------------------- */
+/* -- models ---------------------------------------------------------------- */
+
+static void test_engine_model_refused(void **state) {
+    dend_model_desc zero, d;
+    dend_model *model = NULL;
+    dend_error error;
+    uint32_t i;
+    (void)state;
+    memset(&zero, 0, sizeof zero);
+    d = zero;
+    d.path = ENG_LLAMA_F32;
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_model_load(NULL, &model, &error));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_model_load(&d, NULL, &error));
+    for (i = 0; i < 10; i++) {
+        dend_status expected = i < 7 ? DEND_ERR_ARGUMENT : DEND_ERR_IO;
+        d = zero;
+        d.path = ENG_LLAMA_F32;
+        d.canary_begin_ = i == 0;
+        d.canary_end_ = i == 1;
+        d.data = i == 2 ? &zero : NULL; /* two sources */
+        d.data_size = i == 2 ? sizeof zero : 0;
+        d.reader.read = i == 3 ? eng_read_nothing : NULL;
+        d.path = i == 4 ? NULL : d.path; /* none */
+        d.allocator.alloc = i == 5 ? eng_modest_alloc : NULL;
+        d.allocator.free = i == 6 ? eng_modest_free : NULL;
+        d.path = i == 7 ? "tests/golden/absent.gguf" : i == 8 ? "tests" : i == 9 ? "" : d.path;
+        memset(&error, 0, sizeof error);
+        model = (dend_model *)&error;
+        ASSERT_STATUS(expected, dend_model_load(&d, &model, &error));
+        ASSERT_STATUS(expected, error.status);
+        assert_non_null(error.msg);
+        assert_null(model);
+        ASSERT_STATUS(expected, dend_model_load(&d, &model, NULL));
+    }
+    dend_model_free(NULL);
+}
+
+#if DENDP_THREADS
+typedef struct eng_user {
+    const dend_model *model;
+    const float *expected; /* [V] after the text */
+    bool ok;
+} eng_user;
+
+/* Twenty engines, one after the other, over a model that others use too. */
+static void *eng_user_main(void *arg) {
+    eng_user *u = (eng_user *)arg;
+    uint32_t round;
+    u->ok = true;
+    for (round = 0; round < 20 && u->ok; round++) {
+        dend_engine_desc d = eng_desc(u->model);
+        dend_engine *e = NULL;
+        dend_seq seq;
+        const float *logits;
+        u->ok = dend_engine_create(&d, &e, NULL) == DEND_OK && dend_seq_create(e, &seq) == DEND_OK &&
+                dend_seq_append_text(e, seq, "shared by threads", (size_t)-1, 0) == DEND_OK &&
+                dend_step(e, 0) == DEND_OK && dend_seq_logits(e, seq, &logits) == DEND_OK &&
+                memcmp(logits, u->expected, ENG_V * sizeof(float)) == 0;
+        dend_engine_free(e);
+    }
+    return NULL;
+}
+
+/* One model, three threads with an engine each: tokenizing and stepping. */
+static void test_engine_shared_model(void **state) {
+    dend_model *model = eng_load(ENG_QWEN2);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e = eng_open(&d);
+    dend_seq seq = eng_seq(e);
+    pthread_t threads[3];
+    eng_user users[3];
+    uint32_t i;
+    (void)state;
+    ASSERT_STATUS(DEND_OK, dend_seq_append_text(e, seq, "shared by threads", (size_t)-1, 0));
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    for (i = 0; i < 3; i++) {
+        users[i].model = model;
+        users[i].expected = eng_logits(e, seq);
+        assert_int_equal(pthread_create(&threads[i], NULL, eng_user_main, &users[i]), 0);
+    }
+    for (i = 0; i < 3; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_true(users[i].ok);
+    }
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+#endif
+
+/* -- token trees: what is refused ------------------------------------------ */
 
 static dend_tree eng_tree(dend_seq seq, uint32_t n_rows, const int32_t *tokens, const int32_t *parents) {
     dend_tree tree;
@@ -1482,7 +1578,8 @@ static void test_engine_tree_refused(void **state) {
     ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 0)); /* nothing evaluated yet */
     trees[0] = eng_tree(a, 3, tokens, chain);
     trees[1] = eng_tree(b, 5, tokens, chain);
-    ASSERT_STATUS(DEND_OK, dend_tree_eval(e, trees, 2)); /* 8 of 8 rows; the results must outlive what is refused */
+    ASSERT_STATUS(DEND_OK,
+                  dend_tree_eval(e, trees, 2)); /* 8 of 8 rows; the results must outlive what is refused */
     memcpy(kept, dend_tree_logits(e, 1, 4), sizeof kept);
 
     ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_eval(e, trees, 0));
@@ -1579,7 +1676,7 @@ static void test_engine_tree_refused(void **state) {
     dend_model_free(model);
 }
 
-/* -- token trees: the same bits as plain decoding --------------------------------------------------------- */
+/* -- token trees: the same bits as plain decoding -------------------------- */
 
 #define ENG_MOST_ROWS 256u
 
@@ -1612,7 +1709,8 @@ static uint32_t eng_path(const dend_tree *tree, uint32_t row, int32_t *out) {
 static void eng_same_kv(const dend_engine *e, dend_seq x, dend_seq y) {
     const dendp_cache *c = &e->cache;
     const dendp_group *group = &c->groups[0];
-    uint32_t rx = dendp_cache_slot(c, x)->record, ry = dendp_cache_slot(c, y)->record, P = c->desc.block_tokens;
+    uint32_t rx = dendp_cache_slot(c, x)->record, ry = dendp_cache_slot(c, y)->record,
+             P = c->desc.block_tokens;
     uint32_t d = group->desc.head_dim, pos, layer, head;
     size_t bytes = (size_t)group->tile_bytes;
     unsigned char *a = (unsigned char *)malloc(2 * bytes), *b = a + bytes;
@@ -1627,8 +1725,10 @@ static void eng_same_kv(const dend_engine *e, dend_seq x, dend_seq y) {
                 const unsigned char *kx = dendp_cache_tile(c, 0, bx, layer, head, pos % P / DENDP_TILE);
                 const unsigned char *ky = dendp_cache_tile(c, 0, by, layer, head, pos % P / DENDP_TILE);
                 memset(a, 0, 2 * bytes);
-                c->desc.codec.copy_slots(a, a + group->k_bytes, 0, kx, kx + group->k_bytes, pos % DENDP_TILE, 1, d);
-                c->desc.codec.copy_slots(b, b + group->k_bytes, 0, ky, ky + group->k_bytes, pos % DENDP_TILE, 1, d);
+                c->desc.codec.copy_slots(a, a + group->k_bytes, 0, kx, kx + group->k_bytes, pos % DENDP_TILE,
+                                         1, d);
+                c->desc.codec.copy_slots(b, b + group->k_bytes, 0, ky, ky + group->k_bytes, pos % DENDP_TILE,
+                                         1, d);
                 if (memcmp(a, b, bytes) != 0) {
                     fail_msg("K or V at position %u, layer %u, head %u", pos, layer, head);
                 }
@@ -1640,7 +1740,8 @@ static void eng_same_kv(const dend_engine *e, dend_seq x, dend_seq y) {
 
 /* Trees of several sequences in one call: the logits of every row, then the
  * state after accepting one row of each, and what follows it. */
-static void eng_check_trees(dend_engine *e, test_rng *rng, const dend_seq *seqs, const uint32_t *n_rows, uint32_t n) {
+static void eng_check_trees(dend_engine *e, test_rng *rng, const dend_seq *seqs, const uint32_t *n_rows,
+                            uint32_t n) {
     int32_t tokens[3][ENG_MOST_ROWS], parents[3][ENG_MOST_ROWS], path[ENG_MOST_ROWS];
     dend_tree trees[3];
     dend_seq *forks = (dend_seq *)malloc(ENG_MOST_ROWS * sizeof *forks);
@@ -1829,7 +1930,7 @@ static void test_engine_tree_no_logits(void **state) {
     dend_model_free(model);
 }
 
-/* -- company does not matter --------------------------------------------------------------------------------- */
+/* -- company does not matter ----------------------------------------------- */
 
 enum { ENG_ONE, ENG_TWO, ENG_THREE, ENG_FOUR, ENG_BACKWARDS, ENG_PAIR };
 
@@ -1842,8 +1943,9 @@ typedef struct eng_variant {
 /* Decodes the subject among n_others other sequences (short ones, long ones,
  * forks of it) and compares its logits at n_check lengths with `expected`,
  * those of a sequence alone: the prompt in one go, then token after token. */
-static void eng_among(const dend_engine_desc *desc, const eng_variant *v, test_rng *rng, const int32_t *tokens,
-                      uint32_t n_prompt, uint32_t n_all, const float *expected, uint32_t n_others) {
+static void eng_among(const dend_engine_desc *desc, const eng_variant *v, test_rng *rng,
+                      const int32_t *tokens, uint32_t n_prompt, uint32_t n_all, const float *expected,
+                      uint32_t n_others) {
     dend_engine_desc d = *desc;
     dend_engine *e;
     dend_seq subject, others[64];
@@ -1876,7 +1978,8 @@ static void eng_among(const dend_engine_desc *desc, const eng_variant *v, test_r
     }
     for (i = n_prompt;; i++) {
         ASSERT_STATUS(DEND_OK, dend_step(e, 0));
-        eng_equal(expected + (size_t)(i - n_prompt) * ENG_V, eng_logits(e, subject), "among others, length", i);
+        eng_equal(expected + (size_t)(i - n_prompt) * ENG_V, eng_logits(e, subject), "among others, length",
+                  i);
         if (i == n_all) {
             break;
         }
@@ -1893,7 +1996,8 @@ static void eng_among(const dend_engine_desc *desc, const eng_variant *v, test_r
 }
 
 /* Alone, one row a batch, by the scalar kernels: [n_all - n_prompt + 1][V]. */
-static float *eng_alone(const dend_engine_desc *desc, const int32_t *tokens, uint32_t n_prompt, uint32_t n_all) {
+static float *eng_alone(const dend_engine_desc *desc, const int32_t *tokens, uint32_t n_prompt,
+                        uint32_t n_all) {
     dend_engine_desc d = *desc;
     float *out = (float *)malloc((n_all - n_prompt + 1) * (size_t)ENG_V * sizeof(float));
     dend_engine *e;
@@ -1919,9 +2023,10 @@ static float *eng_alone(const dend_engine_desc *desc, const int32_t *tokens, uin
  * systems; batches of 1, 7 and 256; scalar and the best instruction set. */
 static void test_engine_row_invariance(void **state) {
     static const eng_variant variants[8] = {
-        {ENG_ONE, 1, DEND_ISA_DEFAULT},  {ENG_ONE, 256, DEND_ISA_SCALAR},       {ENG_ONE, 7, DEND_ISA_DEFAULT},
-        {ENG_TWO, 256, DEND_ISA_SCALAR}, {ENG_THREE, 256, DEND_ISA_DEFAULT},    {ENG_FOUR, 256, DEND_ISA_DEFAULT},
-        {ENG_PAIR, 256, DEND_ISA_DEFAULT}, {ENG_BACKWARDS, 7, DEND_ISA_DEFAULT},
+        {ENG_ONE, 1, DEND_ISA_DEFAULT},     {ENG_ONE, 256, DEND_ISA_SCALAR},
+        {ENG_ONE, 7, DEND_ISA_DEFAULT},     {ENG_TWO, 256, DEND_ISA_SCALAR},
+        {ENG_THREE, 256, DEND_ISA_DEFAULT}, {ENG_FOUR, 256, DEND_ISA_DEFAULT},
+        {ENG_PAIR, 256, DEND_ISA_DEFAULT},  {ENG_BACKWARDS, 7, DEND_ISA_DEFAULT},
     };
     uint32_t m, k, P, v;
     test_rng rng;
@@ -1945,7 +2050,8 @@ static void test_engine_row_invariance(void **state) {
                 expected = eng_alone(&d, tokens, n_prompt, n_all);
                 eng_among(&d, &variants[0], &rng, tokens, n_prompt, n_all, expected, 0);
                 for (v = 0; v < 8; v++) {
-                    eng_among(&d, &variants[v], &rng, tokens, n_prompt, n_all, expected, 1 + test_below(&rng, 63));
+                    eng_among(&d, &variants[v], &rng, tokens, n_prompt, n_all, expected,
+                              1 + test_below(&rng, 63));
                 }
                 free(expected);
             }
@@ -1956,8 +2062,9 @@ static void test_engine_row_invariance(void **state) {
 
 /* The same across the end of a segment: 510 to 516 tokens. */
 static void test_engine_row_invariance_long(void **state) {
-    static const eng_variant variants[3] = {
-        {ENG_ONE, 256, DEND_ISA_DEFAULT}, {ENG_PAIR, 256, DEND_ISA_SCALAR}, {ENG_BACKWARDS, 100, DEND_ISA_DEFAULT}};
+    static const eng_variant variants[3] = {{ENG_ONE, 256, DEND_ISA_DEFAULT},
+                                            {ENG_PAIR, 256, DEND_ISA_SCALAR},
+                                            {ENG_BACKWARDS, 100, DEND_ISA_DEFAULT}};
     uint32_t m, v;
     test_rng rng;
     (void)state;
@@ -1982,7 +2089,7 @@ static void test_engine_row_invariance_long(void **state) {
     }
 }
 
-/* -- history does not matter ------------------------------------------------------------------------------------ */
+/* -- history does not matter ----------------------------------------------- */
 
 #define ENG_MOST_SEQS 24u
 #define ENG_HISTORY_CTX 150u
@@ -2041,7 +2148,8 @@ static void eng_history_append(eng_history *h, eng_mirror *m, const int32_t *tok
         ASSERT_STATUS(DEND_ERR_CONTEXT_FULL, status);
     } else if (status != DEND_OK) { /* only when blocks lack, or one for the copy of a shared tail */
         ASSERT_STATUS(DEND_ERR_NO_BLOCKS, status);
-        assert_true(eng_blocks_free(h->engine) < (m->len + n + P - 1) / P - (m->len + P - 1) / P + (m->len % P ? 1 : 0));
+        assert_true(eng_blocks_free(h->engine) <
+                    (m->len + n + P - 1) / P - (m->len + P - 1) / P + (m->len % P ? 1 : 0));
         h->n_refused++;
     } else {
         memcpy(m->tokens + m->len, tokens, n * sizeof(int32_t));
@@ -2165,7 +2273,8 @@ static void eng_history_turn(eng_history *h) {
         eng_tokens(&h->rng, tokens, n);
         eng_history_append(h, m, tokens, n);
     } else if (what < 72) {
-        uint32_t len = m->len - test_below(&h->rng, test_below(&h->rng, 3) ? (m->len < 6 ? m->len : 6) + 1 : m->len + 1);
+        uint32_t len =
+            m->len - test_below(&h->rng, test_below(&h->rng, 3) ? (m->len < 6 ? m->len : 6) + 1 : m->len + 1);
         dend_status status = dend_seq_rewind(h->engine, m->seq, len);
         ASSERT_STATUS(DEND_OK, status);
         m->len = len;
@@ -2269,6 +2378,10 @@ static const struct CMUnitTest tests_engine_api[] = {
     cmocka_unit_test(test_engine_budget),
     cmocka_unit_test(test_engine_sample),
     cmocka_unit_test(test_engine_next),
+    cmocka_unit_test(test_engine_model_refused),
+#if DENDP_THREADS
+    cmocka_unit_test(test_engine_shared_model),
+#endif
     cmocka_unit_test(test_engine_tree_refused),
     cmocka_unit_test(test_engine_tree_rows),
     cmocka_unit_test(test_engine_tree_large),

@@ -4,7 +4,23 @@
 
 #include <dirent.h>
 
-/* -- the plan ------------------------------------------------------------------- */
+/* Sanitizers need address space of their own, so it cannot be made scarce under them. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PLAN_SCARCE 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define PLAN_SCARCE 0
+#endif
+#endif
+#if !defined(PLAN_SCARCE) && defined(__linux__)
+#define PLAN_SCARCE DENDP_THREADS
+#endif
+
+#if defined(PLAN_SCARCE) && PLAN_SCARCE
+#include <sys/resource.h>
+#endif
+
+/* -- the plan -------------------------------------------------------------- */
 
 static dend_model *plan_load(const char *path, test_heap *heap) {
     dend_model_desc d;
@@ -70,7 +86,7 @@ static void test_plan_exact(void **state) {
     }
 }
 
-/* -- saved bytes ------------------------------------------------------------------- */
+/* -- saved bytes ----------------------------------------------------------- */
 
 typedef struct plan_bytes {
     unsigned char *data;
@@ -120,7 +136,7 @@ static dend_status plan_restore(dend_engine *e, plan_bytes *from, dend_seq *out)
     return dend_seq_load(e, &reader, out);
 }
 
-/* -- nothing is allocated after create ---------------------------------------------- */
+/* -- nothing is allocated after create ------------------------------------- */
 
 /* One round through every call, with successes and failures. */
 static void plan_exercise(dend_engine *e, test_rng *rng, plan_bytes *bytes) {
@@ -213,7 +229,7 @@ static void test_plan_no_allocation(void **state) {
     free(bytes.data);
 }
 
-/* -- every allocation may fail ---------------------------------------------------------- */
+/* -- every allocation may fail --------------------------------------------- */
 
 enum { PLAN_MAPPED, PLAN_READ, PLAN_DATA, PLAN_CALLBACK };
 
@@ -376,7 +392,7 @@ static void test_plan_failed_text(void **state) {
     dend_model_free(model);
 }
 
-/* -- nothing leaks -------------------------------------------------------------------------- */
+/* -- nothing leaks --------------------------------------------------------- */
 
 /* Open descriptors, where the system lists them; else 0. */
 static uint32_t plan_descriptors(void) {
@@ -392,8 +408,8 @@ static uint32_t plan_descriptors(void) {
 }
 
 static void test_plan_rounds(void **state) {
-    static const char *const broken[3] = {"tests/golden/bad_gguf/data_cut_by_one.gguf", "tests/golden/absent.gguf",
-                                          "tests/golden"};
+    static const char *const broken[3] = {"tests/golden/bad_gguf/data_cut_by_one.gguf",
+                                          "tests/golden/absent.gguf", "tests/golden"};
     uint32_t round, n_before = 0;
     (void)state;
     for (round = 0; round < 1000; round++) {
@@ -434,7 +450,56 @@ static void test_plan_rounds(void **state) {
     assert_int_equal(plan_descriptors(), n_before);
 }
 
-/* -- ten thousand branches --------------------------------------------------------------------- */
+#if defined(PLAN_SCARCE) && PLAN_SCARCE
+/* Entries of a folder of /proc: threads of this process. */
+static uint32_t plan_threads(void) {
+    DIR *dir = opendir("/proc/self/task");
+    uint32_t n = 0;
+    assert_non_null(dir);
+    while (readdir(dir)) {
+        n++;
+    }
+    closedir(dir);
+    return n;
+}
+
+/* No room for the stacks of 255 threads: THREADS, and those that had been
+ * started are gone. */
+static void test_plan_no_threads(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e = (dend_engine *)model;
+    struct rlimit limit, scarce;
+    uint32_t n_threads = plan_threads();
+    unsigned long pages = 0;
+    test_heap heap;
+    dend_status status;
+    dend_error error;
+    FILE *f = fopen("/proc/self/statm", "rb");
+    (void)state;
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%lu", &pages), 1);
+    fclose(f);
+    memset(&error, 0, sizeof error);
+    d.n_threads = 256;
+    d.allocator = test_heap_allocator(&heap);
+    assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
+    scarce = limit;
+    scarce.rlim_cur =
+        (rlim_t)pages * 4096u + ((rlim_t)64 << 20); /* less than 255 stacks, more than the engine */
+    assert_int_equal(setrlimit(RLIMIT_AS, &scarce), 0);
+    status = dend_engine_create(&d, &e, &error);
+    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+    ASSERT_STATUS(DEND_ERR_THREADS, status);
+    ASSERT_STATUS(DEND_ERR_THREADS, error.status);
+    assert_null(e);
+    assert_int_equal(heap.n_live_bytes, 0);
+    assert_int_equal(plan_threads(), n_threads);
+    dend_model_free(model);
+}
+#endif
+
+/* -- ten thousand branches ------------------------------------------------- */
 
 /* Branches of one prefix, each with n_new tokens of its own, use what the
  * arithmetic says and not a block more: the pool holds exactly that. */
@@ -506,7 +571,7 @@ static void test_plan_branches(void **state) {
     dend_model_free(model);
 }
 
-/* -- save and load ------------------------------------------------------------------------------- */
+/* -- save and load --------------------------------------------------------- */
 
 /* Saves `seq`, loads it into `to`, and follows both for a few tokens. */
 static void plan_follow(dend_engine *from, dend_seq seq, dend_engine *to, plan_bytes *bytes, test_rng *rng) {
@@ -535,7 +600,8 @@ static void plan_follow(dend_engine *from, dend_seq seq, dend_engine *to, plan_b
             ASSERT_STATUS(DEND_OK, dend_step(from, 0));
             ASSERT_STATUS(DEND_OK, dend_step(to, 0));
             eng_equal(eng_logits(from, seq), eng_logits(to, loaded), "loaded, then tokens", i);
-            if (i == 0 && from != to) { /* what was computed before is not computed again, but for the logits */
+            if (i == 0 &&
+                from != to) { /* what was computed before is not computed again, but for the logits */
                 assert_int_equal(eng_stats(to).n_rows - n_rows, a.n_waiting ? a.n_waiting : 1);
             }
         }
@@ -644,7 +710,8 @@ static void plan_witness_check(const plan_witness *w) {
         fail_msg("a failed load has changed the engine");
     }
     eng_equal(w->logits, eng_logits(w->engine, w->seq), "after a failed load", 0);
-    assert_true(w->engine->cache.n_streams == w->n_streams); /* later sequences get the streams that they would have */
+    assert_true(w->engine->cache.n_streams ==
+                w->n_streams); /* later sequences get the streams that they would have */
     ASSERT_STATUS(DEND_OK, plan_save(w->engine, w->seq, &bytes));
     if (bytes.n != w->bytes.n || memcmp(bytes.data, w->bytes.data, bytes.n) != 0) {
         fail_msg("a failed load has changed a sequence");
@@ -768,7 +835,8 @@ static void test_save_refused(void **state) {
         unsigned char *image = eng_freeze(e);
         bytes.fail_at = nth + 1;
         status = plan_save(e, seq, &bytes);
-        ASSERT_STATUS(nth < 47 ? DEND_ERR_IO : DEND_OK, status); /* 2 of header, 40 tokens, 1 + 3 blocks, check */
+        ASSERT_STATUS(nth < 47 ? DEND_ERR_IO : DEND_OK,
+                      status); /* 2 of header, 40 tokens, 1 + 3 blocks, check */
         eng_same(e, image, "save");
     }
     bytes.fail_at = 0;
@@ -868,7 +936,8 @@ static void test_save_hostile(void **state) {
                 assert_true(plan_write(&copy, bytes.data, bytes.n));
                 for (i = 0; i < n; i++) {
                     bool head = round % 4 == 0 && i < 2; /* ready, shape, stream, tokens; else K and V */
-                    size_t at = head ? 12 + test_below(&rng, 100) : 116 + test_below(&rng, (uint32_t)copy.n - 124);
+                    size_t at =
+                        head ? 12 + test_below(&rng, 100) : 116 + test_below(&rng, (uint32_t)copy.n - 124);
                     copy.data[at] = (unsigned char)(round % 3 ? test_below(&rng, 256) : 0xff);
                 }
                 plan_seal(w.engine, &copy, 20);
@@ -907,6 +976,9 @@ static const struct CMUnitTest tests_engine_plan[] = {
     cmocka_unit_test(test_plan_failed_reads),
     cmocka_unit_test(test_plan_failed_text),
     cmocka_unit_test(test_plan_rounds),
+#if defined(PLAN_SCARCE) && PLAN_SCARCE
+    cmocka_unit_test(test_plan_no_threads),
+#endif
     cmocka_unit_test(test_plan_branches),
     cmocka_unit_test(test_save_load),
     cmocka_unit_test(test_save_damaged),

@@ -42,7 +42,7 @@ static dend_sampled sam_draw(const float *logits, uint32_t n, const dend_sample_
     return out;
 }
 
-/* -- the reference ------------------------------------------------------------ */
+/* -- the reference --------------------------------------------------------- */
 
 /* What survives top_k, top_p and min_p, in that order: everything is sorted
  * and renormalised at each stage. alive[n]. False when a threshold is so close
@@ -106,7 +106,7 @@ static int32_t sam_choice(const float *logits, uint32_t n, const dend_sample_par
     return best;
 }
 
-/* -- the law ------------------------------------------------------------------ */
+/* -- the law --------------------------------------------------------------- */
 
 /* The value that chi-square with df degrees of freedom exceeds with the
  * probability that a normal exceeds z (Wilson and Hilferty, 1931). */
@@ -119,7 +119,8 @@ static double sam_critical(uint32_t df, double z) {
 
 /* Chi-square of counts [n] against n_draws * prob [n]. Cells of fewer than 5
  * expected are taken together. *df gets the degrees of freedom. */
-static double sam_chi_square(const uint32_t *count, const double *prob, uint32_t n, uint32_t n_draws, uint32_t *df) {
+static double sam_chi_square(const uint32_t *count, const double *prob, uint32_t n, uint32_t n_draws,
+                             uint32_t *df) {
     double chi = 0.0, rest_expected = 0.0, rest_count = 0.0, d;
     uint32_t i, cells = 0;
     for (i = 0; i < n; i++) {
@@ -178,13 +179,15 @@ static void sam_law(uint32_t n, const dend_sample_params *p, uint32_t n_draws) {
         }
         chi = sam_chi_square(count, prob, n, n_draws, &df);
         if (!(chi < sam_critical(df, SAM_Z))) {
-            fail_msg("n %u, T %g, seed %u: chi-square %g with %u degrees", n, (double)p->temperature, seed, chi, df);
+            fail_msg("n %u, T %g, seed %u: chi-square %g with %u degrees", n, (double)p->temperature, seed,
+                     chi, df);
         }
         chi_sum += chi;
         df_sum += df;
     }
     if (!(chi_sum < sam_critical(df_sum, SAM_Z) && chi_sum > sam_critical(df_sum, -SAM_Z))) {
-        fail_msg("n %u, T %g: chi-square of ten seeds %g with %u degrees", n, (double)p->temperature, chi_sum, df_sum);
+        fail_msg("n %u, T %g: chi-square of ten seeds %g with %u degrees", n, (double)p->temperature, chi_sum,
+                 df_sum);
     }
 }
 
@@ -239,7 +242,7 @@ static void test_sampling_independence(void **state) {
     }
 }
 
-/* -- filters ------------------------------------------------------------------ */
+/* -- filters --------------------------------------------------------------- */
 
 /* 20,000 random cases: logits on a coarse grid (many ties) or a fine one, any
  * combination of filters. The token must be the reference's. */
@@ -254,7 +257,8 @@ static void test_sampling_filters(void **state) {
     for (done = 0; done < 20000; done++) {
         float logits[SAM_MOST];
         bool alive[SAM_MOST];
-        uint32_t scratch[SAM_MOST + 1], i, n = 1 + test_below(&rng, done % 50 == 0 ? SAM_MOST : 40), n_alive = 0;
+        uint32_t scratch[SAM_MOST + 1], i, n = 1 + test_below(&rng, done % 50 == 0 ? SAM_MOST : 40),
+                                           n_alive = 0;
         uint32_t kind = test_below(&rng, 3);
         uint64_t stream = test_next(&rng), position = test_next(&rng);
         dend_sample_params p = sam_params(some_t[test_below(&rng, 6)], 0, some_p[test_below(&rng, 8)],
@@ -342,7 +346,8 @@ static void test_sampling_ties(void **state) {
             best = logits[i] > logits[best] ? i : best;
         }
         assert_int_equal(sam_draw(logits, n, NULL, round, round, NULL).token, best);
-        assert_int_equal(sam_draw(logits, n, &p, round, round, NULL).token, best); /* greedy needs no scratch */
+        assert_int_equal(sam_draw(logits, n, &p, round, round, NULL).token,
+                         best); /* greedy needs no scratch */
         p = sam_params(1e-30f, 0, 0.0f, 0.0f);
         assert_int_equal(sam_draw(logits, n, &p, round, round, NULL).token, best);
         p = sam_params(1e-30f, 1 + test_below(&rng, 50), 0.0f, 0.0f);
@@ -350,7 +355,7 @@ static void test_sampling_ties(void **state) {
     }
 }
 
-/* -- values that no model should produce ----------------------------------------- */
+/* -- values that no model should produce ----------------------------------- */
 
 /* Runs every kind of parameters on the logits. The token must lie in `allowed`
  * (bits), the log probability be what `allowed` tokens share. */
@@ -441,9 +446,10 @@ static void test_sampling_infinite(void **state) {
 static void test_sampling_arguments(void **state) {
     const float nan = sam_nan(), inf = sam_inf(), logits[4] = {1.0f, 2.0f, 3.0f, 4.0f};
     const dend_sample_params bad[] = {
-        {nan, 0, 0.0f, 0.0f, 0},  {-1.0f, 0, 0.0f, 0.0f, 0}, {inf, 0, 0.0f, 0.0f, 0},  {-inf, 0, 0.0f, 0.0f, 0},
-        {1.0f, 0, nan, 0.0f, 0},  {1.0f, 0, -0.1f, 0.0f, 0}, {1.0f, 0, inf, 0.0f, 0},  {1.0f, 0, 0.0f, nan, 0},
-        {1.0f, 0, 0.0f, -0.1f, 0}, {1.0f, 0, 0.0f, 1.5f, 0}, {1.0f, 0, 0.0f, inf, 0}, {0.0f, 0, nan, 0.0f, 0},
+        {nan, 0, 0.0f, 0.0f, 0},  {-1.0f, 0, 0.0f, 0.0f, 0}, {inf, 0, 0.0f, 0.0f, 0},
+        {-inf, 0, 0.0f, 0.0f, 0}, {1.0f, 0, nan, 0.0f, 0},   {1.0f, 0, -0.1f, 0.0f, 0},
+        {1.0f, 0, inf, 0.0f, 0},  {1.0f, 0, 0.0f, nan, 0},   {1.0f, 0, 0.0f, -0.1f, 0},
+        {1.0f, 0, 0.0f, 1.5f, 0}, {1.0f, 0, 0.0f, inf, 0},   {0.0f, 0, nan, 0.0f, 0},
     };
     dend_sample_params p;
     dend_sampled out;
@@ -472,7 +478,7 @@ static void test_sampling_arguments(void **state) {
     assert_int_equal(out.token, 3);
 }
 
-/* -- probabilities of a large vocabulary ------------------------------------------ */
+/* -- probabilities of a large vocabulary ----------------------------------- */
 
 #define SAM_VOCAB 151936u
 
@@ -529,7 +535,7 @@ static void test_sampling_logprob(void **state) {
     free(scratch);
 }
 
-/* -- keys ------------------------------------------------------------------------- */
+/* -- keys ------------------------------------------------------------------ */
 
 /* The draw is a function of (logits, stream, salt, position): repeated in
  * another order it is the same, with another key it is another. */
@@ -569,7 +575,7 @@ static void test_sampling_keys(void **state) {
     }
 }
 
-/* -- a note on speed ----------------------------------------------------------------- */
+/* -- a note on speed ------------------------------------------------------- */
 
 static void test_sampling_speed(void **state) {
     static const char *const names[4] = {"greedy", "T 0.8", "T 0.8 top_k 40", "T 0.8 top_p 0.95"};
@@ -578,7 +584,8 @@ static void test_sampling_speed(void **state) {
     (void)state;
     assert_non_null(scratch);
     for (kind = 0; kind < 4; kind++) {
-        dend_sample_params p = sam_params(kind > 0 ? 0.8f : 0.0f, kind == 2 ? 40 : 0, kind == 3 ? 0.95f : 0.0f, 0.0f);
+        dend_sample_params p =
+            sam_params(kind > 0 ? 0.8f : 0.0f, kind == 2 ? 40 : 0, kind == 3 ? 0.95f : 0.0f, 0.0f);
         uint64_t start = dendp_now_ns(), ns;
         for (i = 0; i < 5; i++) {
             sam_draw(x, SAM_VOCAB, &p, 1, i, scratch);
@@ -591,10 +598,10 @@ static void test_sampling_speed(void **state) {
 }
 
 static const struct CMUnitTest tests_sampling_sampler[] = {
-    cmocka_unit_test(test_sampling_law),         cmocka_unit_test(test_sampling_law_filtered),
+    cmocka_unit_test(test_sampling_law),          cmocka_unit_test(test_sampling_law_filtered),
     cmocka_unit_test(test_sampling_independence), cmocka_unit_test(test_sampling_filters),
-    cmocka_unit_test(test_sampling_edges),       cmocka_unit_test(test_sampling_ties),
-    cmocka_unit_test(test_sampling_strange),     cmocka_unit_test(test_sampling_infinite),
-    cmocka_unit_test(test_sampling_arguments),   cmocka_unit_test(test_sampling_logprob),
-    cmocka_unit_test(test_sampling_keys),        cmocka_unit_test(test_sampling_speed),
+    cmocka_unit_test(test_sampling_edges),        cmocka_unit_test(test_sampling_ties),
+    cmocka_unit_test(test_sampling_strange),      cmocka_unit_test(test_sampling_infinite),
+    cmocka_unit_test(test_sampling_arguments),    cmocka_unit_test(test_sampling_logprob),
+    cmocka_unit_test(test_sampling_keys),         cmocka_unit_test(test_sampling_speed),
 };

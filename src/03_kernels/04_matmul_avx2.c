@@ -19,10 +19,10 @@
  *                    dendp_act_block.p) gives it exactly.
  *     6 bits         4 of them, the 16 k of a scale: likewise with centre 32,
  *                    4 * 32 * 127 * 2 = 32512. Fits.
- *     8 bits         split into nibbles, code = 16 * high + low: two sums of
- *                    4-bit codes, madd with 16s and with 1s. Twice the work;
- *                    signs moved onto q (vpsignb) would cost as much and sum
- *                    one product at a time.
+ *     8 bits         few rows: split into nibbles, code = 16 * high + low: two
+ *                    sums of 4-bit codes, madd with 16s and with 1s. Many rows:
+ *                    both operands widened to 16 bits, and madd alone, exact.
+ *                    Either way it takes twice the instructions of 4 bits.
  *
  * 16 lanes are two registers of 8, "low" (lanes 0-7) and "high" below, and 16
  * registers are few. Two ways through a panel:
@@ -34,8 +34,7 @@
  *                   over all 8 blocks: 8 sums and 2 vectors of weights in
  *                   registers, and per 2 maddubs one broadcast and 2 additions
  *
- * Codes of 8 bits need twice the sums, so they go by 2 rows; unpacking is
- * nothing beside that, so they always go straight.
+ * Straight, codes of 8 bits need twice the sums and go by 2 rows.
  *
  * The floats y stay in memory, one load and one store a block. Variables have
  * names, since gcc 12 keeps arrays of vectors on the stack.
@@ -59,9 +58,12 @@
 #define DENDP_PREFETCH 3072 /* bytes ahead in the panel's stream */
 
 /* Up to 8 blocks of a panel, unpacked. Vector j of block t holds, for each
- * lane, codes 4j ... 4j+3: code[t][j][lane][4]. */
+ * lane, codes 4j ... 4j+3: code[t][64 j + 4 lane + ...]. Of 8-bit forms vector
+ * j < 16 holds code - 128 of k 2j and 2j+1 as 16-bit numbers, and wide[t] the
+ * q of a tile's rows likewise. */
 typedef struct dendp_unit {
-    unsigned char code[DENDP_UNIT_BLOCKS][512];
+    unsigned char code[DENDP_UNIT_BLOCKS][1024];
+    int16_t wide[DENDP_UNIT_BLOCKS][DENDP_TILE_ROWS * 32];
     float scale[DENDP_UNIT_BLOCKS][16];
     float other[DENDP_UNIT_BLOCKS][16]; /* minimum, or the second scale of Q6_K */
 } dendp_unit;
@@ -159,18 +161,33 @@ DENDP_INLINE_AVX2 __m256 dendp_unpack_other(const dendp_form form, dendp_block_p
     return dendp_form_layouts[form].s_bytes == 64 ? dendp_halves8(p.s + 32 + i * 2) : _mm256_setzero_ps();
 }
 
-/* Blocks first ... first + n of a panel -> unit. first is a multiple of 8. */
-DENDP_INLINE_AVX2 void dendp_unpack_unit(const dendp_form form, const unsigned char *panel, uint32_t first,
+/* Blocks from ... from + n of a panel -> unit. from is a multiple of 8. */
+DENDP_INLINE_AVX2 void dendp_unpack_unit(const dendp_form form, const unsigned char *panel, uint32_t from,
                                          uint32_t n, dendp_unit *unit) {
     const dendp_form_layout *l = &dendp_form_layouts[form];
-    const unsigned char *group = panel + dendp_group_offset(l, first / 2);
+    const unsigned char *group = panel + dendp_group_offset(l, from / 2);
     const unsigned char *header = group - l->header_bytes;
+    const __m256i first = _mm256_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1, 0, -1, 1, -1,
+                                           4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13);
+    const __m256i second = _mm256_setr_epi8(-1, 2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1, 2, -1, 3,
+                                            -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15);
     uint32_t t;
     int i;
     for (t = 0; t < n; t++) {
         dendp_block_parts p = dendp_parts(form, group, header, t);
         for (i = 0; i < 64; i += 32) {
             unsigned char *code = unit->code[t] + i;
+            if (form == DENDP_FORM_Q8_0) {
+                int j;
+                for (j = 0; j < 8; j++) {
+                    __m256i v = dendp_load256(p.q + j * 64 + i);
+                    v = _mm256_xor_si256(v, _mm256_set1_epi8(-128)); /* excess 128 to two's complement */
+                    /* bytes 0, 1 of each lane to the high halves of its 16-bit numbers, then 2, 3; shift down */
+                    dendp_store256(code + j * 128, _mm256_srai_epi16(_mm256_shuffle_epi8(v, first), 8));
+                    dendp_store256(code + j * 128 + 64, _mm256_srai_epi16(_mm256_shuffle_epi8(v, second), 8));
+                }
+                continue;
+            }
             dendp_store256(code, dendp_unpack_vector(form, p, 0, i));
             dendp_store256(code + 64, dendp_unpack_vector(form, p, 1, i));
             dendp_store256(code + 128, dendp_unpack_vector(form, p, 2, i));
@@ -199,6 +216,7 @@ DENDP_UNPACK_UNIT(dendp_unpack_q4_0, DENDP_FORM_Q4_0)
 DENDP_UNPACK_UNIT(dendp_unpack_q4_1, DENDP_FORM_Q4_1)
 DENDP_UNPACK_UNIT(dendp_unpack_q5_0, DENDP_FORM_Q5_0)
 DENDP_UNPACK_UNIT(dendp_unpack_q5_1, DENDP_FORM_Q5_1)
+DENDP_UNPACK_UNIT(dendp_unpack_q8_0, DENDP_FORM_Q8_0)
 DENDP_UNPACK_UNIT(dendp_unpack_q4_k, DENDP_FORM_Q4_K)
 DENDP_UNPACK_UNIT(dendp_unpack_q5_k, DENDP_FORM_Q5_K)
 DENDP_UNPACK_UNIT(dendp_unpack_q6_k, DENDP_FORM_Q6_K)
@@ -399,6 +417,53 @@ DENDP_INLINE_AVX2 void dendp_block_wide(const int R, const dendp_weights *w, con
 #undef DENDP_FOLD
 }
 
+/* Codes of 8 bits as 16-bit numbers, unpacked, against R <= 4 rows whose q are
+ * at wide [R][32]. */
+DENDP_INLINE_AVX2 void dendp_block_wide16(const int R, const dendp_weights *w, const int16_t *wide,
+                                          const dendp_act_block *a, float *y) {
+    __m256i l0 = _mm256_setzero_si256(), l1 = l0, l2 = l0, l3 = l0, h0 = l0, h1 = l0, h2 = l0, h3 = l0;
+    __m256i w_low, w_high, x, u, v;
+    __m256 scale_low, scale_high;
+    int j;
+#define DENDP_ADD(r)                                                                                         \
+    x = dendp_four(wide + (r) * 32 + at);                                                                    \
+    u = _mm256_madd_epi16(w_low, x);                                                                         \
+    v = _mm256_madd_epi16(w_high, x);                                                                        \
+    DENDP_FIX256(u, v)                                                                                       \
+    l##r = _mm256_add_epi32(l##r, u);                                                                        \
+    h##r = _mm256_add_epi32(h##r, v);                                                                        \
+    DENDP_FIX256(l##r, h##r)
+#define DENDP_STEP(i)                                                                                        \
+    {                                                                                                        \
+        const int at = (j + (i)) * 2;                                                                        \
+        w_low = dendp_load256(w->code + (j + (i)) * 64);                                                     \
+        w_high = dendp_load256(w->code + (j + (i)) * 64 + 32);                                               \
+        DENDP_EACH_ROW(R, DENDP_ADD)                                                                         \
+    }
+    for (j = 0; j < 16; j += 4) {
+        DENDP_STEP(0)
+        DENDP_STEP(1)
+        DENDP_STEP(2)
+        DENDP_STEP(3)
+    }
+#undef DENDP_STEP
+#undef DENDP_ADD
+    scale_low = _mm256_loadu_ps(w->scale);
+    scale_high = _mm256_loadu_ps(w->scale + 8);
+#define DENDP_FOLD(r)                                                                                        \
+    {                                                                                                        \
+        __m256 scale = _mm256_broadcast_ss(&a[r].scale), y_low, y_high;                                      \
+        y_low = _mm256_loadu_ps(y + (r) * 16);                                                               \
+        y_high = _mm256_loadu_ps(y + (r) * 16 + 8);                                                          \
+        y_low = _mm256_fmadd_ps(_mm256_cvtepi32_ps(l##r), _mm256_mul_ps(scale_low, scale), y_low);           \
+        y_high = _mm256_fmadd_ps(_mm256_cvtepi32_ps(h##r), _mm256_mul_ps(scale_high, scale), y_high);        \
+        _mm256_storeu_ps(y + (r) * 16, y_low);                                                               \
+        _mm256_storeu_ps(y + (r) * 16 + 8, y_high);                                                          \
+    }
+    DENDP_EACH_ROW(R, DENDP_FOLD)
+#undef DENDP_FOLD
+}
+
 /* -- many blocks -------------------------------------------------------------- */
 
 /* Asks for the next bytes of the panel's stream, one block's worth. */
@@ -409,12 +474,12 @@ DENDP_INLINE_AVX2 void dendp_prefetch(const unsigned char *from, uint32_t n_byte
     }
 }
 
-/* An unpacked unit of n blocks against R rows.  a: row 0 of block 0, rows
- * adjacent, blocks a_stride apart.  y [R][16].  ahead: what to fetch
- * meanwhile, ahead_bytes a block (0 = nothing). */
+/* An unpacked unit of n blocks against R rows, the first of them row `row` of
+ * its tile.  a: that row's block 0, rows adjacent, blocks a_stride apart.
+ * y [R][16].  ahead: what to fetch meanwhile, ahead_bytes a block (0 = nothing). */
 DENDP_INLINE_AVX2 void dendp_rows(const dendp_form form, const int R, const dendp_unit *unit, uint32_t n,
-                                  const dendp_act_block *a, size_t a_stride, float *y, const unsigned char *ahead,
-                                  uint32_t ahead_bytes) {
+                                  const dendp_act_block *a, size_t a_stride, uint32_t row, float *y,
+                                  const unsigned char *ahead, uint32_t ahead_bytes) {
     uint32_t t;
     for (t = 0; t < n; t++, a += a_stride, ahead += ahead_bytes) {
         dendp_weights w;
@@ -424,7 +489,11 @@ DENDP_INLINE_AVX2 void dendp_rows(const dendp_form form, const int R, const dend
         w.other = unit->other[t];
         __asm__("" : "+r"(y)); /* y stays in memory: kept in registers it would be spilled all the same */
         dendp_prefetch(ahead, ahead_bytes);
-        dendp_block_narrow(form, R, 0, &w, a, y);
+        if (form == DENDP_FORM_Q8_0) {
+            dendp_block_wide16(R, &w, unit->wide[t] + row * 32, a, y);
+        } else {
+            dendp_block_narrow(form, R, 0, &w, a, y);
+        }
     }
 }
 
@@ -457,16 +526,18 @@ DENDP_INLINE_AVX2 void dendp_rows_direct(const dendp_form form, const int R, con
 }
 
 /* One function for each number of rows, so that all of it is constant inside. */
-typedef void (*dendp_rows_fn)(const dendp_unit *unit, uint32_t n, const dendp_act_block *a, size_t a_stride, float *y,
-                              const unsigned char *ahead, uint32_t ahead_bytes);
+typedef void (*dendp_rows_fn)(const dendp_unit *unit, uint32_t n, const dendp_act_block *a, size_t a_stride,
+                              uint32_t row, float *y, const unsigned char *ahead, uint32_t ahead_bytes);
 typedef void (*dendp_direct_fn)(const unsigned char *panel, uint32_t n_blocks, const dendp_act_block *a,
                                 size_t a_stride, float *y);
 
 #define DENDP_ROWS(name, form, R)                                                                            \
     DENDP_TARGET_AVX2 DENDP_NOINLINE static void name(const dendp_unit *unit, uint32_t n,                    \
-                                                      const dendp_act_block *a, size_t a_stride, float *y,   \
-                                                      const unsigned char *ahead, uint32_t ahead_bytes) {    \
-        dendp_rows(form, R, unit, n, a, a_stride, y, ahead, ahead_bytes);                                    \
+                                                      const dendp_act_block *a, size_t a_stride,             \
+                                                      uint32_t row, float *y, const unsigned char *ahead,    \
+                                                      uint32_t ahead_bytes) {                                \
+        (void)row;                                                                                           \
+        dendp_rows(form, R, unit, n, a, a_stride, row, y, ahead, ahead_bytes);                               \
     }
 #define DENDP_DIRECT(name, form, R)                                                                          \
     DENDP_TARGET_AVX2 DENDP_NOINLINE static void name(const unsigned char *panel, uint32_t n_blocks,         \
@@ -490,6 +561,7 @@ DENDP_ROWS_4(dendp_q4_1, DENDP_FORM_Q4_1)
 DENDP_ROWS_4(dendp_q5_0, DENDP_FORM_Q5_0)
 DENDP_ROWS_4(dendp_q5_1, DENDP_FORM_Q5_1)
 DENDP_ROWS_4(dendp_q6_k, DENDP_FORM_Q6_K)
+DENDP_ROWS_4(dendp_q8_0, DENDP_FORM_Q8_0)
 DENDP_DIRECT_4(dendp_q4_0, DENDP_FORM_Q4_0)
 DENDP_DIRECT_4(dendp_q4_1, DENDP_FORM_Q4_1)
 DENDP_DIRECT_4(dendp_q5_0, DENDP_FORM_Q5_0)
@@ -500,29 +572,34 @@ DENDP_DIRECT_4(dendp_q6_k, DENDP_FORM_Q6_K)
 DENDP_DIRECT(dendp_q8_0_direct1, DENDP_FORM_Q8_0, 1)
 DENDP_DIRECT(dendp_q8_0_direct2, DENDP_FORM_Q8_0, 2)
 
-/* How AVX2 treats a form. direct[i] and rows[i] take i + 1 rows, NULL: never so many. */
+/* How AVX2 treats a form. direct[i] and rows[i] take i + 1 rows; NULL: never so many. */
 typedef struct dendp_avx2_form {
-    uint32_t max_rows;
     dendp_direct_fn direct[4];
-    void (*unpack)(const unsigned char *panel, uint32_t first, uint32_t n, dendp_unit *unit); /* NULL: always direct */
+    void (*unpack)(const unsigned char *panel, uint32_t first, uint32_t n, dendp_unit *unit);
     dendp_rows_fn rows[4];
 } dendp_avx2_form;
 
 #define DENDP_FORM_AVX2(form, like)                                                                          \
-    {4,                                                                                                      \
-     {dendp_##form##_direct1, dendp_##form##_direct2, dendp_##form##_direct3, dendp_##form##_direct4},       \
+    {{dendp_##form##_direct1, dendp_##form##_direct2, dendp_##form##_direct3, dendp_##form##_direct4},       \
      dendp_unpack_##form,                                                                                    \
      {dendp_##like##_rows1, dendp_##like##_rows2, dendp_##like##_rows3, dendp_##like##_rows4}}
 static const dendp_avx2_form dendp_avx2_forms[DENDP_N_QUANT_FORMS] = {
-    DENDP_FORM_AVX2(q4_0, q4_0),
-    DENDP_FORM_AVX2(q4_1, q4_1),
-    DENDP_FORM_AVX2(q5_0, q5_0),
-    DENDP_FORM_AVX2(q5_1, q5_1),
-    {2, {dendp_q8_0_direct1, dendp_q8_0_direct2, NULL, NULL}, NULL, {NULL, NULL, NULL, NULL}},
-    DENDP_FORM_AVX2(q4_k, q4_1),
-    DENDP_FORM_AVX2(q5_k, q5_1),
-    DENDP_FORM_AVX2(q6_k, q6_k),
+    DENDP_FORM_AVX2(q4_0, q4_0), DENDP_FORM_AVX2(q4_1, q4_1), DENDP_FORM_AVX2(q5_0, q5_0),
+    DENDP_FORM_AVX2(q5_1, q5_1), {{dendp_q8_0_direct1, dendp_q8_0_direct2, NULL, NULL}, dendp_unpack_q8_0, {dendp_q8_0_rows1, dendp_q8_0_rows2, dendp_q8_0_rows3, dendp_q8_0_rows4}}, DENDP_FORM_AVX2(q4_k, q4_1),
+    DENDP_FORM_AVX2(q5_k, q5_1), DENDP_FORM_AVX2(q6_k, q6_k),
 };
+
+/* q of `rows` rows of a tile, n blocks, as 16-bit numbers. */
+DENDP_TARGET_AVX2 static void dendp_widen_rows(const dendp_act_block *a, uint32_t rows, uint32_t n, dendp_unit *unit) {
+    uint32_t t, r;
+    for (t = 0; t < n; t++) {
+        for (r = 0; r < rows; r++, a++) {
+            const __m128i *q = (const __m128i *)(const void *)a->q;
+            dendp_store256(unit->wide[t] + r * 32, _mm256_cvtepi8_epi16(_mm_loadu_si128(q)));
+            dendp_store256(unit->wide[t] + r * 32 + 16, _mm256_cvtepi8_epi16(_mm_loadu_si128(q + 1)));
+        }
+    }
+}
 
 /* One panel against n_rows <= DENDP_MATMUL_ROWS rows: y[r * ldy + i], i < 16. */
 static void dendp_quant_avx2(dendp_form form, const unsigned char *panel, uint32_t n_blocks,
@@ -530,30 +607,29 @@ static void dendp_quant_avx2(dendp_form form, const unsigned char *panel, uint32
     const dendp_avx2_form *f = &dendp_avx2_forms[form];
     const dendp_form_layout *l = &dendp_form_layouts[form];
     const uint32_t block_bytes = l->q_bytes + l->h_bytes + l->s_bytes;
-    const bool direct = n_rows <= 4 || !f->unpack;
-    const uint32_t step = direct ? n_blocks : DENDP_UNIT_BLOCKS;
     float sum[DENDP_MATMUL_ROWS][DENDP_LANES] DENDP_ALIGNED;
     dendp_unit unit DENDP_ALIGNED;
     uint32_t first, tile, r;
     memset(sum, 0, n_rows * sizeof sum[0]);
-    for (first = 0; first < n_blocks; first += step) {
-        uint32_t n = dendp_min_u32(step, n_blocks - first);
-        const unsigned char *next = panel + dendp_group_offset(l, first / 2 + DENDP_UNIT_BLOCKS / 2);
-        if (!direct) {
-            f->unpack(panel, first, n, &unit);
+    if (n_rows <= 4) {
+        uint32_t most = form == DENDP_FORM_Q8_0 ? 2 : 4;
+        for (r = 0; r < n_rows; r += most) {
+            f->direct[dendp_min_u32(most, n_rows - r) - 1](panel, n_blocks, act + r, n_rows, sum[r]);
         }
+    }
+    for (first = 0; first < n_blocks && n_rows > 4; first += DENDP_UNIT_BLOCKS) {
+        uint32_t n = dendp_min_u32(DENDP_UNIT_BLOCKS, n_blocks - first);
+        const unsigned char *next = panel + dendp_group_offset(l, first / 2 + DENDP_UNIT_BLOCKS / 2);
+        f->unpack(panel, first, n, &unit);
         for (tile = 0; tile < n_rows; tile += DENDP_TILE_ROWS) {
             uint32_t tile_rows = dendp_min_u32(DENDP_TILE_ROWS, n_rows - tile);
             const dendp_act_block *a = act + (size_t)tile * n_blocks + (size_t)first * tile_rows;
-            for (r = 0; r < tile_rows;) {
-                uint32_t rows = dendp_min_u32(f->max_rows, tile_rows - r);
-                float *y_rows = sum[tile + r];
-                if (direct) {
-                    f->direct[rows - 1](panel, n_blocks, a + r, tile_rows, y_rows);
-                } else { /* the first rows to use this unit fetch the next */
-                    f->rows[rows - 1](&unit, n, a + r, tile_rows, y_rows, next, tile + r ? 0 : block_bytes);
-                }
-                r += rows;
+            if (form == DENDP_FORM_Q8_0) {
+                dendp_widen_rows(a, tile_rows, n, &unit);
+            }
+            for (r = 0; r < tile_rows; r += 4) { /* the first rows to use this unit fetch the next */
+                f->rows[dendp_min_u32(4, tile_rows - r) - 1](&unit, n, a + r, tile_rows, r, sum[tile + r], next,
+                                                             tile + r ? 0 : block_bytes);
             }
         }
     }

@@ -117,7 +117,7 @@ static uint64_t dendp_codec_q8_bytes(uint32_t d) {
 }
 
 /* Quantises n <= 32 values: returns the f16 scale, writes codes `stride` apart.
- * A group whose amax is not finite stores zeros under that scale. */
+ * What is not finite counts as 0; what is beyond 127 * 65504 becomes that. */
 static uint16_t dendp_q8_encode(const float *x, uint32_t n, int8_t *code, uint32_t stride) {
     float amax = 0.0f, inverse;
     uint16_t scale;

@@ -538,7 +538,7 @@ static dend_status dendp_cache_append(dendp_cache *c, dendp_slot *slot, const in
                 leaf = dendp_table_open(&c->nodes, t, g, i);
             }
             leaf->entry[i % DENDP_FANOUT].block = dendp_block_take(pool);
-            dendp_block_truncate(c, g, leaf->entry[i % DENDP_FANOUT].block, 0); /* whatever its last life left */
+            dendp_block_truncate(c, g, leaf->entry[i % DENDP_FANOUT].block, 0); /* forget its last life */
         }
         t->n_blocks = n_new;
         for (i = len / P; i < n_new; i++) {
