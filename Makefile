@@ -25,6 +25,7 @@ QWEN05  := models/Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf
 MODEL  ?= $(SMOLLM2)
 OUT    ?=
 N      ?=
+PEERS  ?=
 
 # The checks that name both compilers use these.
 GCC     ?= gcc
@@ -40,8 +41,6 @@ WARN_CXX := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wu
 WARN     := $(WARN_CXX) -Wstrict-prototypes
 INCLUDE  := -I.
 LIBS     := -lm -lpthread
-ASAN     := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-TSAN     := -fsanitize=thread -fno-omit-frame-pointer
 
 # ---- files --------------------------------------------------------------------------------------
 
@@ -67,8 +66,9 @@ help: ## this list
 	@printf 'Variables\n'
 	@printf '  CC=%s CXX=%s CFLAGS="%s" PYTHON=%s\n' '$(CC)' '$(CXX)' '$(CFLAGS)' '$(PYTHON)'
 	@printf '  MODEL=%s  (run, hello: the GGUF file)\n' '$(MODEL)'
-	@printf '  OUT=file.json  (bench-fork: where the result goes)\n'
-	@printf '  N=number       (run: branches; bench-matmul: rounds; fuzz-run: seconds for each target)\n'
+	@printf '  OUT=file.json  (bench-fork, bench-peers: where the result goes)\n'
+	@printf '  N=number       (run: branches; bench-matmul, bench-peers: rounds; fuzz-run: seconds for each target)\n'
+	@printf '  PEERS=folder   (bench-peers: builds of other engines)\n'
 
 # ---- the header ---------------------------------------------------------------------------------
 
@@ -178,12 +178,14 @@ build/test-gcc: $(TEST_INPUTS)
 build/test-clang: $(TEST_INPUTS)
 	$(CLANG) $(TEST_COMPILE) -o $@ tests/main.c -lcmocka $(LIBS)
 
-# Optimisers warn about code that the sanitizers add, so warnings are no errors here.
+# Warnings are for the ordinary builds: with the code that the sanitizers add, compilers warn where nothing is wrong.
+SANITIZED = $(STD) -O1 -g -w -fno-omit-frame-pointer $(INCLUDE) -Itests
+
 build/test-asan: $(TEST_INPUTS)
-	$(CC) $(TEST_COMPILE) -Wno-error $(ASAN) -o $@ tests/main.c -lcmocka $(LIBS)
+	$(CC) $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all -o $@ tests/main.c -lcmocka $(LIBS)
 
 build/test-tsan: $(TEST_INPUTS)
-	$(CC) $(TEST_COMPILE) -Wno-error $(TSAN) -o $@ tests/main.c -lcmocka $(LIBS)
+	$(CC) $(SANITIZED) -fsanitize=thread -o $@ tests/main.c -lcmocka $(LIBS)
 
 # Runs the AVX-512 kernels on processors without AVX-512, by way of SIMDe (Debian: libsimde-dev). SIMDe's headers are
 # not made for strict warnings and are slow to compile (five times as slow at -O2); they need AVX2 underneath.
@@ -207,6 +209,7 @@ test-simde: ## the AVX-512 kernels, emulated
 
 test-tools: ## the tests of the Python tools
 	$(PYTHON) -m unittest discover -s tools
+	$(PYTHON) tools/make_bad_gguf.py --check
 
 asan: build/test-asan ## the tests under the address and undefined-behaviour sanitizers
 	UBSAN_OPTIONS=print_stacktrace=1 build/test-asan
@@ -263,7 +266,7 @@ $(call bench_binary,$(1)): bench/$(1).c $(wildcard bench/*.h) dendrite.h | build
 endef
 $(foreach b,$(BENCHES),$(eval $(call bench_rule,$(b))))
 
-.PHONY: examples benches run hello bench-fork bench-matmul
+.PHONY: examples benches run hello bench-fork bench-matmul bench-peers
 examples: $(EXAMPLES:%=build/%) ## build every file of examples/
 
 benches: $(foreach b,$(BENCHES),$(call bench_binary,$(b))) ## build every file of bench/
@@ -279,6 +282,10 @@ bench-fork: build/bench_fork ## time and memory of forks, appends, rewinds and d
 
 bench-matmul: build/bench_matmul ## each matmul kernel beside what the machine can do; N applies
 	build/bench_matmul $(N)
+
+bench-peers: build/bench_engine ## the engine beside other engines' builds in PEERS; N (rounds) and OUT apply
+	$(PYTHON) tools/bench_peers.py --dendrite build/bench_engine $(if $(PEERS),--peers "$(PEERS)") $(if $(N),--rounds $(N)) \
+	    $(if $(OUT),--out "$(OUT)")
 
 # ---- goldens ------------------------------------------------------------------------------------
 

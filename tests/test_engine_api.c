@@ -2300,7 +2300,8 @@ static void eng_history_turn(eng_history *h) {
 
 /* 3,000 operations on up to 24 sequences, in an engine that is short of
  * everything; free blocks are poisoned. At the end all comes back. */
-static void eng_history_run(const dend_model *model, uint32_t seed) {
+static void eng_history_run(const dend_model *model, uint32_t seed, uint32_t *n_checked, uint32_t *n_refused,
+                            uint32_t *n_accepted) {
     eng_history h;
     uint32_t i, turn;
     memset(&h, 0, sizeof h);
@@ -2339,22 +2340,26 @@ static void eng_history_run(const dend_model *model, uint32_t seed) {
     assert_int_equal(eng_stats(h.engine).n_logits_free, h.desc.n_logits);
     assert_int_equal(eng_stats(h.engine).n_waiting, 0);
     assert_int_equal(h.engine->cache.nodes.n_free, h.engine->cache.nodes.n_nodes);
-    assert_true(h.n_checked > 40 && h.n_accepted > 20); /* or else the run says little */
-    assert_true(h.n_refused > 0);
+    *n_checked += h.n_checked;
+    *n_refused += h.n_refused;
+    *n_accepted += h.n_accepted;
     dend_engine_free(h.engine);
     free(h.mirrors);
 }
 
 static void test_engine_history(void **state) {
-    uint32_t m, seed;
+    uint32_t m, seed, n_checked = 0, n_refused = 0, n_accepted = 0;
     (void)state;
     for (m = 0; m < 3; m++) {
         dend_model *model = eng_load(eng_paths[m]);
         for (seed = 0; seed < 6; seed++) { /* with each KV type and block size */
-            eng_history_run(model, 6 * m + seed);
+            eng_history_run(model, 6 * m + seed, &n_checked, &n_refused, &n_accepted);
         }
         dend_model_free(model);
     }
+    /* Or else the runs would say little. */
+    assert_true(n_checked > 18 * 40 && n_refused > 18 * 50 && n_accepted > 18 * 20);
+    print_message("histories: %u checks, %u refusals, %u accepted trees\n", n_checked, n_refused, n_accepted);
 }
 
 static const struct CMUnitTest tests_engine_api[] = {

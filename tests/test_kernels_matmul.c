@@ -197,6 +197,75 @@ static void test_panels_lossless(void **state) {
     }
 }
 
+/* Where a code lies, as drawn in 01_panels.c: row 21 of 32 is lane 5 of panel 1, and in block 3 (the second of
+ * group 1) one k at a time differs from code 0, whose bytes are all zero. */
+static void test_panels_layout(void **state) {
+    static const struct {
+        uint32_t id, q_bytes, h_bytes, s_bytes, header, k;
+    } cases[] = {
+        {DENDP_TYPE_Q4_1, 256, 0, 64, 0, 128},
+        {DENDP_TYPE_Q5_1, 256, 64, 64, 0, 128},
+        {DENDP_TYPE_Q8_0, 512, 0, 32, 0, 128},
+        {DENDP_TYPE_Q6_K, 256, 128, 32, 64, 256},
+    };
+    size_t c;
+    uint32_t k;
+    (void)state;
+    for (c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        const dendp_type *t = dendp_type_find(cases[c].id);
+        const uint32_t lane = 5, group_bytes = 2 * (cases[c].q_bytes + cases[c].h_bytes + cases[c].s_bytes);
+        for (k = 0; k < 32; k++) {
+            uint32_t j = k % 16 / 4, q_at, q_want, h_at = 0, h_want = 0, code;
+            unsigned char *file, *data, *row, *group;
+            dendp_panels p;
+            uint64_t bytes;
+            ASSERT_STATUS(DEND_OK, dendp_panels_plan(&p, t->id, 32, cases[c].k, &bytes));
+            file = (unsigned char *)mm_alloc((size_t)(32 * p.file_row_bytes));
+            data = (unsigned char *)mm_alloc((size_t)bytes);
+            memset(file, 0, (size_t)(32 * p.file_row_bytes));
+            row = file + 21 * p.file_row_bytes;
+            if (t->id == DENDP_TYPE_Q8_0) {
+                code = 0x91; /* 17 + 128 */
+                row[3 * 34 + 2 + k] = 17;
+            } else if (t->id == DENDP_TYPE_Q6_K) { /* block 3: high qh bits, low ql nibble of the second 32 */
+                code = 0x2b;
+                row[32 + k] = 0xb0;
+                row[128 + k] = 0x80;
+                /* nibble 1 of ql[32 + k] is value 96 + k, its two high bits are bits 6, 7 of qh[k] */
+            } else if (t->id == DENDP_TYPE_Q5_1) {
+                code = 0x1b;
+                row[3 * 24 + 8 + k % 16] = k < 16 ? 0x0b : 0xb0;
+                row[3 * 24 + 4 + k / 8] = (unsigned char)(1u << k % 8);
+            } else {
+                code = 0x0b;
+                row[3 * 20 + 4 + k % 16] = k < 16 ? 0x0b : 0xb0;
+            }
+            dendp_panels_pack(&p, data, file, 0, 2);
+            group = data + p.panel_bytes + cases[c].header + group_bytes;
+            if (cases[c].q_bytes == 512) {
+                q_at = 512 + k / 4 * 64 + lane * 4 + k % 4;
+                q_want = code;
+            } else {
+                q_at = 256 + j * 64 + lane * 4 + k % 4;
+                q_want = k < 16 ? code & 15 : (code & 15) << 4;
+            }
+            if (cases[c].h_bytes == 64) {
+                h_at = 2 * 256 + 64 + lane * 4 + k % 4;
+                h_want = 1u << (k < 16 ? j : 4 + j);
+            } else if (cases[c].h_bytes == 128) {
+                h_at = 2 * 256 + 128 + k / 16 * 64 + lane * 4 + k % 4;
+                h_want = code >> 4 << 2 * j;
+            }
+            assert_int_equal(group[q_at], q_want);
+            if (cases[c].h_bytes) {
+                assert_int_equal(group[h_at], h_want);
+            }
+            free(file);
+            free(data);
+        }
+    }
+}
+
 /* The blocks of the golden file, with their subnormal, largest and negative
  * scales, against the values that another implementation gave. */
 static void test_panels_golden(void **state) {
@@ -277,7 +346,7 @@ static void test_panels_converted(void **state) {
                         bound = fabs((double)want[j]) * ldexp(1, -11) + 127 * ldexp(1, -25);
                     } else {
                         double step = most / 127 * (1 + ldexp(1, -10)) + ldexp(1, -24);
-                        bound = step / 2 * (1 + 1e-6);
+                        bound = step * (0.5 + ldexp(1, -16));
                     }
                     assert_true(error <= bound);
                     worst = fmax(worst, error);
@@ -853,6 +922,7 @@ static const struct CMUnitTest tests_kernels_matmul[] = {
     cmocka_unit_test(test_panels_plan_sizes),
     cmocka_unit_test(test_panels_plan_refuses),
     cmocka_unit_test(test_panels_lossless),
+    cmocka_unit_test(test_panels_layout),
     cmocka_unit_test(test_panels_golden),
     cmocka_unit_test(test_panels_converted),
     cmocka_unit_test(test_panels_converted_overflow),

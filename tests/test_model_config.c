@@ -706,6 +706,13 @@ static void config_extra_tensors(void **state) {
         c.bias = false;
         CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "does not use", extras[i]);
     }
+    /* what is used is told from it: layers of one and two digits, and all other tensors */
+    c = config_default("qwen2");
+    c.L = 12;
+    c.head = true;
+    c.rope_freqs = true;
+    c.extra_tensor = "blk.12.attn_q.weight";
+    CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "does not use", "blk.12.attn_q.weight");
     /* a bias is part of one family and not of the other */
     c = config_default("llama");
     c.extra_tensor = "blk.1.attn_q.bias";
@@ -732,6 +739,13 @@ static void config_tensor_names(void **state) {
     assert_false(dendp_config_tensor_name(name, 7, "blk.%u.x", 5));
     assert_false(dendp_config_tensor_name(name, 8, "blk.%u.x", 10));
     assert_false(dendp_config_tensor_name(name, 5, "blk.%u", 10));
+    /* nothing is written behind the end */
+    memset(name, 'z', sizeof name);
+    assert_false(dendp_config_tensor_name(name, 7, "blk.%u.x", 5));
+    assert_false(dendp_config_tensor_name(name, 5, "blk.%u", 1234567890));
+    assert_false(dendp_config_tensor_name(name, 4, "long.name", 1));
+    assert_int_equal(name[7], 'z');
+    assert_int_equal(name[8], 'z');
     assert_true(dendp_config_tensor_name(name, 1, "", 10));
     assert_false(dendp_config_tensor_name(name, 0, "", 10));
 }

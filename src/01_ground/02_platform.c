@@ -31,7 +31,6 @@
 
 #if (defined(__x86_64__) || defined(__i386__)) && !defined(DEND_NO_SIMD)
 #define DENDP_X86 1
-#include <cpuid.h>
 #include <immintrin.h>
 #else
 #define DENDP_X86 0
@@ -86,28 +85,18 @@ static uint64_t dendp_now_ns(void) {
 /* Bits of dendp_cpu_features. */
 enum { DENDP_CPU_AVX2 = 1, DENDP_CPU_AVX512 = 2 };
 
-/* What this processor and its operating system offer: AVX2 means AVX2 with
- * FMA and F16C; AVX512 means F, BW, VL, DQ and VNNI on top of that. */
+/* What this processor and its operating system offer: AVX2 means AVX2 with FMA
+ * (and F16C, which every such processor has); AVX512 means F, BW, VL, DQ and
+ * VNNI on top of that. The compiler's runtime asked the processor when the
+ * program started: CPUID itself takes tens of microseconds in a virtual machine. */
 static uint32_t dendp_cpu_features(void) {
     uint32_t found = 0;
 #if DENDP_X86
-    unsigned a, b, c, d, xcr0 = 0, top;
-    top = (unsigned)__get_cpuid_max(0, NULL);
-    if (top < 7 || !__get_cpuid(1, &a, &b, &c, &d)) {
-        return 0;
-    }
-    if (c & (1u << 27)) { /* OSXSAVE: the system saves what xcr0 says */
-        unsigned hi;
-        __asm__ __volatile__("xgetbv" : "=a"(xcr0), "=d"(hi) : "c"(0));
-        (void)hi;
-    }
-    if ((xcr0 & 6u) == 6u && (c & (1u << 28)) && (c & (1u << 12)) && (c & (1u << 29))) {
-        __cpuid_count(7, 0, a, b, c, d);
-        if (b & (1u << 5)) {
-            found |= DENDP_CPU_AVX2;
-        }
-        if ((found & DENDP_CPU_AVX2) && (xcr0 & 0xe6u) == 0xe6u && (b & (1u << 16)) && (b & (1u << 17)) &&
-            (b & (1u << 30)) && (b & (1u << 31)) && (c & (1u << 11))) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        found |= DENDP_CPU_AVX2;
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512vnni")) {
             found |= DENDP_CPU_AVX512;
         }
     }

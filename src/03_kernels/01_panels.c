@@ -224,9 +224,13 @@ static uint16_t dendp_f16_saturated(float f) {
 /* Nibbles of a block of 32: qs [16] -> code [32]. */
 static void dendp_take_nibbles(const unsigned char *qs, unsigned char *code) {
     int j;
-    for (j = 0; j < 16; j++) {
-        code[j] = qs[j] & 15u;
-        code[j + 16] = qs[j] >> 4;
+    for (j = 0; j < 16; j += 8) {
+        uint64_t word, low, high;
+        memcpy(&word, qs + j, 8);
+        low = word & 0x0f0f0f0f0f0f0f0fu;
+        high = word >> 4 & 0x0f0f0f0f0f0f0f0fu;
+        memcpy(code + j, &low, 8);
+        memcpy(code + 16 + j, &high, 8);
     }
 }
 
@@ -239,8 +243,9 @@ static void dendp_take_fifth(uint32_t qh, unsigned char *code) {
 }
 
 /* Q2_K, 32 values v quantised anew: s = the half not below max |v| / 127, so
- * that no code passes 127 and |error| <= s / 2. Values beyond what a half can
- * scale (s > 65504) saturate; a NaN becomes 0. */
+ * that no code passes 127 and |error| <= s / 2 (and the rounding of q + 128.5,
+ * 2^-17 s). Values beyond what a half can scale (s > 65504) saturate; a NaN
+ * becomes 0. */
 static void dendp_take_requantised(const float *v, dendp_codes *out) {
     float most = 0, s;
     int j;
@@ -253,14 +258,14 @@ static void dendp_take_requantised(const float *v, dendp_codes *out) {
     for (j = 0; j < 32; j++) {
         float q = dendp_finite(v[j]) && s > 0 ? v[j] / s : 0.0f;
         q = q > 127.0f ? 127.0f : q < -127.0f ? -127.0f : q;
-        out->code[j] = (unsigned char)(128 + (int32_t)floorf(q + 0.5f));
+        out->code[j] = (unsigned char)(int32_t)(q + 128.5f);
     }
 }
 
 /* Block t of 32 k of a row in the file -> codes and scales of its form. */
 static void dendp_take_block(uint32_t type_id, const unsigned char *row, uint32_t t, dendp_codes *out) {
     const unsigned char *p;
-    float v[256];
+    float v[32];
     uint32_t j, u = t % 8;
     int scale, least;
     memset(out->s, 0, sizeof out->s);
@@ -313,8 +318,12 @@ static void dendp_take_block(uint32_t type_id, const unsigned char *row, uint32_
         }
         return;
     case DENDP_TYPE_Q2_K:
-        dendp_decode_q2_k(row + (size_t)(t / 8) * 84, 1, v);
-        dendp_take_requantised(v + u * 32, out);
+        p = row + (size_t)(t / 8) * 84;
+        for (j = 0; j < 32; j++) {
+            uint32_t s = p[u * 2 + j / 16], q = p[16 + u / 4 * 32 + j] >> (u % 4 * 2) & 3u;
+            v[j] = dendp_load_f16(p + 80) * (float)(s & 15u) * (float)q - dendp_load_f16(p + 82) * (float)(s >> 4);
+        }
+        dendp_take_requantised(v, out);
         return;
     case DENDP_TYPE_Q4_K:
         p = row + (size_t)(t / 8) * 144;
@@ -378,30 +387,30 @@ static void dendp_put_block(dendp_form form, unsigned char *panel, uint32_t t, u
     unsigned char *h = group + 2 * l->q_bytes + t % 2 * l->h_bytes + lane * 4;
     unsigned char *s = group + 2 * (l->q_bytes + l->h_bytes) + t % 2 * l->s_bytes;
     const unsigned char *code = in->code;
-    uint32_t j, c;
+    uint32_t j, h_low = 0, h_high = 0, low, high;
     if (l->q_bytes == 512) {
         for (j = 0; j < 8; j++) {
             memcpy(q + j * 64, code + j * 4, 4);
         }
     } else {
+        /* Four codes at a time. No shift carries a bit into the neighbour
+         * byte, so the order of bytes in a word does not matter. */
+        const uint32_t high_bits = l->h_bytes == 64 ? 0x01010101u : 0x03030303u;
         for (j = 0; j < 4; j++) {
-            for (c = 0; c < 4; c++) {
-                q[j * 64 + c] = (unsigned char)((code[4 * j + c] & 15u) | (uint32_t)code[16 + 4 * j + c] << 4);
-            }
-        }
-    }
-    for (c = 0; c < 4; c++) {
-        uint32_t low = 0, high = 0;
-        for (j = 0; j < 4; j++) {
-            uint32_t step = l->h_bytes == 64 ? j : 2 * j;
-            low |= (uint32_t)code[4 * j + c] >> 4 << step;
-            high |= (uint32_t)code[16 + 4 * j + c] >> 4 << step;
+            uint32_t step = l->h_bytes == 64 ? j : 2 * j, word;
+            memcpy(&low, code + 4 * j, 4);
+            memcpy(&high, code + 16 + 4 * j, 4);
+            word = (low & 0x0f0f0f0fu) | (high & 0x0f0f0f0fu) << 4;
+            memcpy(q + j * 64, &word, 4);
+            h_low |= (low >> 4 & high_bits) << step;
+            h_high |= (high >> 4 & high_bits) << step;
         }
         if (l->h_bytes == 64) {
-            h[c] = (unsigned char)(low | high << 4);
+            h_low |= h_high << 4;
+            memcpy(h, &h_low, 4);
         } else if (l->h_bytes == 128) {
-            h[c] = (unsigned char)low;
-            h[64 + c] = (unsigned char)high;
+            memcpy(h, &h_low, 4);
+            memcpy(h + 64, &h_high, 4);
         }
     }
     if (l->header_bytes) {
@@ -419,41 +428,64 @@ static void dendp_put_block(dendp_form form, unsigned char *panel, uint32_t t, u
     }
 }
 
+/* One panel of a float form; real: how many of its rows exist. */
+static void dendp_pack_floats(const dendp_panels *p, unsigned char *panel, const unsigned char *rows, uint32_t real) {
+    size_t bytes = dendp_float_bytes(p->form), k = p->k, first, i, n;
+    uint32_t lane;
+    if (real < DENDP_LANES || p->panel_bytes != k * DENDP_LANES * bytes) {
+        memset(panel, 0, (size_t)p->panel_bytes);
+    }
+    for (first = 0; first < k; first += 16) { /* a cache line of each row, since rows may all fall into one cache set */
+        n = k - first < 16 ? k - first : 16;
+        for (lane = 0; lane < real; lane++) {
+            const unsigned char *from = rows + lane * p->file_row_bytes + first * bytes;
+            unsigned char *to = panel + (first * DENDP_LANES + lane) * bytes;
+            if (bytes == 4) {
+                for (i = 0; i < n; i++) {
+                    memcpy(to + i * DENDP_LANES * 4, from + i * 4, 4);
+                }
+            } else {
+                for (i = 0; i < n; i++) {
+                    memcpy(to + i * DENDP_LANES * 2, from + i * 2, 2);
+                }
+            }
+        }
+    }
+}
+
+static void dendp_pack_blocks(const dendp_panels *p, unsigned char *panel, const unsigned char *rows, uint32_t real) {
+    uint32_t t, lane;
+    for (lane = 0; lane < DENDP_LANES; lane++) {
+        for (t = 0; t < p->n_blocks; t++) {
+            dendp_codes codes;
+            if (lane < real && t < p->k / 32) {
+                dendp_take_block(p->type->id, rows + lane * p->file_row_bytes, t, &codes);
+            } else {
+                memset(&codes, 0, sizeof codes);
+            }
+            dendp_put_block(p->form, panel, t, lane, &codes);
+        }
+    }
+}
+
 /* Repacks panels [first_panel, first_panel + n_panels).  dst: the panels of
  * the whole matrix (so that ranges can be packed side by side).  file_rows:
  * the rows of this range alone, from row 16 * first_panel on, as the file has
  * them (so that a matrix can be read piece by piece).  Every byte of the
  * range is written.
- * Cost: about 2 ns a weight.  Threads: any, on different ranges. */
+ * Cost: 0.5 to 2 ns a weight, Q2_K more.  Threads: any, on different ranges. */
 static void dendp_panels_pack(const dendp_panels *p, void *dst, const void *file_rows, uint32_t first_panel,
                               uint32_t n_panels) {
     const unsigned char *rows = (const unsigned char *)file_rows;
-    uint32_t i, lane, t;
+    uint32_t i;
     for (i = 0; i < n_panels; i++) {
+        const unsigned char *from = rows + (uint64_t)i * DENDP_LANES * p->file_row_bytes;
         unsigned char *panel = (unsigned char *)dst + (uint64_t)(first_panel + i) * p->panel_bytes;
-        uint32_t first_row = (first_panel + i) * DENDP_LANES;
-        if (p->form >= DENDP_N_QUANT_FORMS) {
-            memset(panel, 0, (size_t)p->panel_bytes);
-        }
-        for (lane = 0; lane < DENDP_LANES; lane++) {
-            const unsigned char *row = rows + ((uint64_t)i * DENDP_LANES + lane) * p->file_row_bytes;
-            bool real = first_row + lane < p->n_rows;
-            if (p->form >= DENDP_N_QUANT_FORMS) {
-                size_t bytes = dendp_float_bytes(p->form);
-                for (t = 0; t < p->k && real; t++) {
-                    memcpy(panel + ((size_t)t * DENDP_LANES + lane) * bytes, row + t * bytes, bytes);
-                }
-                continue;
-            }
-            for (t = 0; t < p->n_blocks; t++) {
-                dendp_codes codes;
-                if (real && t < p->k / 32) {
-                    dendp_take_block(p->type->id, row, t, &codes);
-                } else {
-                    memset(&codes, 0, sizeof codes);
-                }
-                dendp_put_block(p->form, panel, t, lane, &codes);
-            }
+        uint32_t real = dendp_min_u32(DENDP_LANES, p->n_rows - (first_panel + i) * DENDP_LANES);
+        if (p->form < DENDP_N_QUANT_FORMS) {
+            dendp_pack_blocks(p, panel, from, real);
+        } else {
+            dendp_pack_floats(p, panel, from, real);
         }
     }
 }

@@ -27,8 +27,8 @@
  * 16 lanes are two registers of 8, "low" (lanes 0-7) and "high" below, and 16
  * registers are few. Two ways through a panel:
  *
- *     up to 4 rows  straight: codes are unpacked in registers, block after
- *                   block, while the next ones are fetched
+ *     a few rows    straight: codes are unpacked in registers, block after
+ *                   block, for up to 4 rows, while the next ones are fetched
  *     more          by units of 256 k: codes are unpacked to bytes in the
  *                   first-level cache (4 KB) once, and then each 4 rows run
  *                   over all 8 blocks: 8 sums and 2 vectors of weights in
@@ -199,7 +199,9 @@ DENDP_INLINE_AVX2 void dendp_unpack_unit(const dendp_form form, const unsigned c
         }
         for (i = 0; i < 16; i += 8) {
             _mm256_storeu_ps(unit->scale[t] + i, dendp_unpack_scale(form, p, i));
-            _mm256_storeu_ps(unit->other[t] + i, dendp_unpack_other(form, p, i));
+            if (form == DENDP_FORM_Q6_K || l->centre == 0) {
+                _mm256_storeu_ps(unit->other[t] + i, dendp_unpack_other(form, p, i));
+            }
         }
         group += t % 2 ? 2 * (l->q_bytes + l->h_bytes + l->s_bytes) : 0;
     }
@@ -572,21 +574,34 @@ DENDP_DIRECT_4(dendp_q6_k, DENDP_FORM_Q6_K)
 DENDP_DIRECT(dendp_q8_0_direct1, DENDP_FORM_Q8_0, 1)
 DENDP_DIRECT(dendp_q8_0_direct2, DENDP_FORM_Q8_0, 2)
 
-/* How AVX2 treats a form. direct[i] and rows[i] take i + 1 rows; NULL: never so many. */
+/* How AVX2 treats a form. direct[i] and rows[i] take i + 1 rows. */
 typedef struct dendp_avx2_form {
+    uint32_t most_direct; /* up to so many rows straight from the panel, `step` at a time */
+    uint32_t step;
     dendp_direct_fn direct[4];
     void (*unpack)(const unsigned char *panel, uint32_t first, uint32_t n, dendp_unit *unit);
     dendp_rows_fn rows[4];
 } dendp_avx2_form;
 
-#define DENDP_FORM_AVX2(form, like)                                                                          \
-    {{dendp_##form##_direct1, dendp_##form##_direct2, dendp_##form##_direct3, dendp_##form##_direct4},       \
+#define DENDP_FORM_AVX2(form, like, most_direct)                                                             \
+    {most_direct,                                                                                            \
+     4,                                                                                                      \
+     {dendp_##form##_direct1, dendp_##form##_direct2, dendp_##form##_direct3, dendp_##form##_direct4},       \
      dendp_unpack_##form,                                                                                    \
      {dendp_##like##_rows1, dendp_##like##_rows2, dendp_##like##_rows3, dendp_##like##_rows4}}
 static const dendp_avx2_form dendp_avx2_forms[DENDP_N_QUANT_FORMS] = {
-    DENDP_FORM_AVX2(q4_0, q4_0), DENDP_FORM_AVX2(q4_1, q4_1), DENDP_FORM_AVX2(q5_0, q5_0),
-    DENDP_FORM_AVX2(q5_1, q5_1), {{dendp_q8_0_direct1, dendp_q8_0_direct2, NULL, NULL}, dendp_unpack_q8_0, {dendp_q8_0_rows1, dendp_q8_0_rows2, dendp_q8_0_rows3, dendp_q8_0_rows4}}, DENDP_FORM_AVX2(q4_k, q4_1),
-    DENDP_FORM_AVX2(q5_k, q5_1), DENDP_FORM_AVX2(q6_k, q6_k),
+    DENDP_FORM_AVX2(q4_0, q4_0, 8),
+    DENDP_FORM_AVX2(q4_1, q4_1, 8),
+    DENDP_FORM_AVX2(q5_0, q5_0, 4),
+    DENDP_FORM_AVX2(q5_1, q5_1, 4),
+    {6,
+     2,
+     {dendp_q8_0_direct1, dendp_q8_0_direct2, NULL, NULL},
+     dendp_unpack_q8_0,
+     {dendp_q8_0_rows1, dendp_q8_0_rows2, dendp_q8_0_rows3, dendp_q8_0_rows4}},
+    DENDP_FORM_AVX2(q4_k, q4_1, 6),
+    DENDP_FORM_AVX2(q5_k, q5_1, 4),
+    DENDP_FORM_AVX2(q6_k, q6_k, 4),
 };
 
 /* q of `rows` rows of a tile, n blocks, as 16-bit numbers. */
@@ -611,13 +626,10 @@ static void dendp_quant_avx2(dendp_form form, const unsigned char *panel, uint32
     dendp_unit unit DENDP_ALIGNED;
     uint32_t first, tile, r;
     memset(sum, 0, n_rows * sizeof sum[0]);
-    if (n_rows <= 4) {
-        uint32_t most = form == DENDP_FORM_Q8_0 ? 2 : 4;
-        for (r = 0; r < n_rows; r += most) {
-            f->direct[dendp_min_u32(most, n_rows - r) - 1](panel, n_blocks, act + r, n_rows, sum[r]);
-        }
+    for (r = 0; r < n_rows && n_rows <= f->most_direct; r += f->step) {
+        f->direct[dendp_min_u32(f->step, n_rows - r) - 1](panel, n_blocks, act + r, n_rows, sum[r]);
     }
-    for (first = 0; first < n_blocks && n_rows > 4; first += DENDP_UNIT_BLOCKS) {
+    for (first = 0; first < n_blocks && n_rows > f->most_direct; first += DENDP_UNIT_BLOCKS) {
         uint32_t n = dendp_min_u32(DENDP_UNIT_BLOCKS, n_blocks - first);
         const unsigned char *next = panel + dendp_group_offset(l, first / 2 + DENDP_UNIT_BLOCKS / 2);
         f->unpack(panel, first, n, &unit);
