@@ -1,14 +1,15 @@
 /* How fast is a matmul, beside what the machine can do?
  *
  *     gcc -O2 -I. bench/bench_matmul.c -o build/bench_matmul -lm -lpthread
- *     build/bench_matmul [rounds] [form name] [isa: scalar, avx2, avx512]
+ *     build/bench_matmul [samples] [form or "all"] [scalar, avx2 or avx512]
  *
  * For each form a matrix is copied until its copies fill 160 MB, more than any
- * cache, and passes go over all copies. n = 1 reads memory, so it stands beside
- * a read of the same bytes by the same threads a moment earlier; many rows
- * compute, so they stand beside the processor's rate of byte products.
- * Columns: best of the rounds, and the median of each round's share of its
- * own probe (machines that others use are uneven; shares are less so). */
+ * cache. A sample multiplies one copy; right before it the same threads read
+ * another copy and run byte products from registers, the two things that bound
+ * a matmul: with one row it waits for memory, with many it computes.
+ * Columns: the best sample, the best probe, and the median of the samples'
+ * shares of their own probes. Machines that others use are uneven from second
+ * to second; shares of a probe in the same millisecond are less so. */
 #define DENDRITE_IMPLEMENTATION
 #define DEND_STATIC
 #include "dendrite.h"
@@ -16,7 +17,7 @@
 #include <stdio.h>
 
 #define BENCH_BYTES ((uint64_t)160 << 20)
-#define BENCH_MOST_ROUNDS 64
+#define BENCH_MOST_SAMPLES 2000
 
 typedef struct bench_case {
     const char *name;
@@ -36,22 +37,23 @@ typedef struct bench_work {
     const dendp_kernels *kn;
     dendp_panels w;
     unsigned char *copies;
-    uint32_t n_copies, n_rows, tasks_a_copy;
+    uint32_t n_copies, n_rows, tasks;
+    uint32_t n_panels;        /* of a sample: all, or the first ones where rows are many */
+    uint32_t copy, read_copy; /* of this sample */
     const void *act;
     const float *x;
     float *y;
     uint64_t probe_sum[DENDP_MAX_THREADS * 16]; /* one line a task */
 } bench_work;
 
-/* Task i of a pass: a range of panels of one copy. */
+/* Task i of a sample: a range of panels. */
 static void bench_matmul_task(void *ctx, uint32_t i) {
     bench_work *b = (bench_work *)ctx;
     dendp_panels w = b->w;
-    uint32_t part = i % b->tasks_a_copy, a_part = dendp_div_up(w.n_panels, b->tasks_a_copy);
-    uint32_t first = part * a_part;
-    w.data = b->copies + (uint64_t)(i / b->tasks_a_copy) * w.panel_bytes * w.n_panels;
-    if (first < w.n_panels) {
-        dendp_matmul(b->kn, &w, b->act, b->x, w.k, b->n_rows, first, dendp_min_u32(a_part, w.n_panels - first), b->y,
+    uint32_t part = dendp_div_up(b->n_panels, b->tasks), first = i * part;
+    w.data = b->copies + (uint64_t)b->copy * w.panel_bytes * w.n_panels;
+    if (first < b->n_panels) {
+        dendp_matmul(b->kn, &w, b->act, b->x, w.k, b->n_rows, first, dendp_min_u32(part, b->n_panels - first), b->y,
                      w.n_rows);
     }
 }
@@ -61,6 +63,8 @@ DENDP_TARGET_AVX2 static uint64_t bench_read(const unsigned char *p, uint64_t n)
     __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
     uint64_t i;
     for (i = 0; i + 128 <= n; i += 128) {
+        _mm_prefetch((const char *)p + i + DENDP_PREFETCH, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + i + DENDP_PREFETCH + 64, _MM_HINT_T0);
         a = _mm256_add_epi64(a, dendp_load256(p + i));
         b = _mm256_add_epi64(b, dendp_load256(p + i + 32));
         c = _mm256_add_epi64(c, dendp_load256(p + i + 64));
@@ -70,22 +74,27 @@ DENDP_TARGET_AVX2 static uint64_t bench_read(const unsigned char *p, uint64_t n)
     return (uint64_t)_mm256_extract_epi64(a, 0) + (uint64_t)_mm256_extract_epi64(a, 3);
 }
 
-/* 1.28 million of the bytes' multiply-adds of AVX2, from registers. */
+#define BENCH_PRODUCTS 2560000
+
+/* So many multiply-adds of bytes, the way AVX2 does them, from registers. */
 DENDP_TARGET_AVX2 static uint64_t bench_products(void) {
     __m256i a = _mm256_set1_epi8(1), b = a, c = a, d = a, e = a, f = a, g = a, h = a, x = a;
     uint32_t i;
-    for (i = 0; i < 5000; i++) {
+    for (i = 0; i < 10000; i++) {
         a = _mm256_maddubs_epi16(a, x), b = _mm256_maddubs_epi16(b, x);
         c = _mm256_maddubs_epi16(c, x), d = _mm256_maddubs_epi16(d, x);
         e = _mm256_maddubs_epi16(e, x), f = _mm256_maddubs_epi16(f, x);
         g = _mm256_maddubs_epi16(g, x), h = _mm256_maddubs_epi16(h, x);
-        __asm__ volatile("" : "+x"(x));
+        /* eight sums that a compiler cannot know to be equal */
+        __asm__ volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e), "+x"(f), "+x"(g), "+x"(h));
     }
     a = _mm256_add_epi8(_mm256_add_epi8(_mm256_add_epi8(a, b), _mm256_add_epi8(c, d)),
                         _mm256_add_epi8(_mm256_add_epi8(e, f), _mm256_add_epi8(g, h)));
     return (uint64_t)_mm256_extract_epi64(a, 0);
 }
 #else
+#define BENCH_PRODUCTS 1
+
 static uint64_t bench_read(const unsigned char *p, uint64_t n) {
     uint64_t sum = 0, i;
     for (i = 0; i + 8 <= n; i += 8) {
@@ -101,13 +110,13 @@ static uint64_t bench_products(void) {
 
 static void bench_read_task(void *ctx, uint32_t i) {
     bench_work *b = (bench_work *)ctx;
-    uint64_t bytes = b->w.panel_bytes * b->w.n_panels;
-    b->probe_sum[i % DENDP_MAX_THREADS * 16] += bench_read(b->copies + i * bytes, bytes);
+    uint64_t bytes = b->w.panel_bytes * b->w.n_panels, part = bytes / b->tasks;
+    b->probe_sum[i * 16] += bench_read(b->copies + b->read_copy * bytes + i * part, part);
 }
 
 static void bench_products_task(void *ctx, uint32_t i) {
     bench_work *b = (bench_work *)ctx;
-    b->probe_sum[i % DENDP_MAX_THREADS * 16] += bench_products();
+    b->probe_sum[i * 16] += bench_products();
 }
 
 static double bench_time(dendp_pool *pool, dendp_task task, bench_work *b, uint32_t n) {
@@ -116,21 +125,14 @@ static double bench_time(dendp_pool *pool, dendp_task task, bench_work *b, uint3
     return (double)(dendp_now_ns() - start) * 1e-9;
 }
 
-static double bench_median(double *v, uint32_t n) {
-    uint32_t i, j;
-    for (i = 1; i < n; i++) {
-        double x = v[i];
-        for (j = i; j > 0 && v[j - 1] > x; j--) {
-            v[j] = v[j - 1];
-        }
-        v[j] = x;
-    }
-    return v[n / 2];
+static int bench_compare(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
 }
 
-static void bench_one(const bench_case *c, const dendp_kernels *kn, uint32_t rounds) {
+static void bench_one(const bench_case *c, const dendp_kernels *kn, uint32_t samples) {
     static const uint32_t ns[] = {1, 2, 4, 8, 64};
-    const dendp_type *type = dendp_type_find(c->type);
+    static double read_share[BENCH_MOST_SAMPLES], products_share[BENCH_MOST_SAMPLES];
     bench_work *b = (bench_work *)calloc(1, sizeof *b);
     dend_allocator heap;
     dend_jobs no_jobs;
@@ -180,31 +182,38 @@ static void bench_one(const bench_case *c, const dendp_kernels *kn, uint32_t rou
             exit(1);
         }
         for (a = 0; a < sizeof ns / sizeof ns[0]; a++) {
-            double best = 1e9, best_read = 1e9, best_products = 1e9, read_share[BENCH_MOST_ROUNDS];
-            double products_share[BENCH_MOST_ROUNDS], macs = (double)c->n_rows * c->k * ns[a];
-            uint32_t r, n_copies = ns[a] > 8 ? (b->n_copies + 3) / 4 : b->n_copies;
+            double best = 1e9, best_read = 1e9, best_products = 1e9, macs, part;
+            uint32_t r, n_samples = samples;
             b->n_rows = ns[a];
-            b->tasks_a_copy = 8;
+            b->tasks = threads * 2;
+            b->n_panels = ns[a] > 8 ? dendp_div_up(b->w.n_panels, 8) : b->w.n_panels; /* about a millisecond */
+            part = (double)b->n_panels / b->w.n_panels;
+            macs = part * c->n_rows * c->k * ns[a];
             dendp_act_quantise(kn, x, c->k, ns[a], c->k, act, 0, dendp_div_up(ns[a], 8));
             b->act = act;
             b->x = x;
-            for (r = 0; r < rounds + 1; r++) { /* the first pass is thrown away */
-                double read = bench_time(&pool, bench_read_task, b, b->n_copies) / b->n_copies;
-                double products = bench_time(&pool, bench_products_task, b, threads * 8) / (threads * 8 * 1.28e6);
-                double t = bench_time(&pool, bench_matmul_task, b, n_copies * b->tasks_a_copy) / n_copies;
-                if (r > 0) {
-                    read_share[r - 1] = read / t;
-                    products_share[r - 1] = products * macs / t;
+            for (r = 0; r < n_samples + b->n_copies / 8; r++) { /* the first samples are thrown away */
+                double read, products, t;
+                b->copy = r % b->n_copies;
+                b->read_copy = (r + b->n_copies / 2) % b->n_copies;
+                read = bench_time(&pool, bench_read_task, b, b->tasks);
+                products = bench_time(&pool, bench_products_task, b, b->tasks) / (b->tasks * (double)BENCH_PRODUCTS);
+                t = bench_time(&pool, bench_matmul_task, b, b->tasks);
+                if (r >= b->n_copies / 8) {
+                    read_share[r - b->n_copies / 8] = read * part / t;
+                    products_share[r - b->n_copies / 8] = products * macs / t;
                     best = t < best ? t : best;
                     best_read = read < best_read ? read : best_read;
                     best_products = products < best_products ? products : best_products;
                 }
             }
+            qsort(read_share, n_samples, sizeof(double), bench_compare);
+            qsort(products_share, n_samples, sizeof(double), bench_compare);
             printf("  %u thread%s n=%-3u %8.3f ms  %6.2f GB/s (probe %5.1f, median %3.0f%%)  %7.1f GMAC/s (probe %5.0f, "
                    "median %3.0f%%)\n",
-                   threads, threads == 1 ? " " : "s", ns[a], best * 1e3, (double)bytes / best * 1e-9,
-                   (double)bytes / best_read * 1e-9, bench_median(read_share, rounds) * 100, macs / best * 1e-9,
-                   1e-9 / best_products, bench_median(products_share, rounds) * 100);
+                   threads, threads == 1 ? " " : "s", ns[a], best / part * 1e3, (double)bytes * part / best * 1e-9,
+                   (double)bytes / best_read * 1e-9, read_share[n_samples / 2] * 100, macs / best * 1e-9,
+                   1e-9 / best_products, products_share[n_samples / 2] * 100);
             fflush(stdout);
         }
         dendp_pool_close(&pool);
@@ -219,7 +228,7 @@ static void bench_one(const bench_case *c, const dendp_kernels *kn, uint32_t rou
 
 int main(int argc, char **argv) {
     static const dend_isa isas[] = {DEND_ISA_SCALAR, DEND_ISA_AVX2, DEND_ISA_AVX512};
-    uint32_t rounds = argc > 1 ? (uint32_t)atoi(argv[1]) : 8;
+    uint32_t samples = argc > 1 ? (uint32_t)atoi(argv[1]) : 200;
     const dendp_kernels *kn = dendp_kernels_get(DEND_ISA_DEFAULT);
     size_t i;
     for (i = 0; i < sizeof isas / sizeof isas[0] && argc > 3; i++) {
@@ -228,11 +237,11 @@ int main(int argc, char **argv) {
             kn = other;
         }
     }
-    rounds = rounds < 1 ? 1 : dendp_min_u32(rounds, BENCH_MOST_ROUNDS);
-    printf("kernels: %s, %u rounds, %u MB of weights\n", kn->name, rounds, (unsigned)(BENCH_BYTES >> 20));
+    samples = samples < 8 ? 8 : dendp_min_u32(samples, BENCH_MOST_SAMPLES);
+    printf("kernels: %s, %u samples, %u MB of weights\n", kn->name, samples, (unsigned)(BENCH_BYTES >> 20));
     for (i = 0; i < sizeof bench_cases / sizeof bench_cases[0]; i++) {
         if (argc <= 2 || strcmp(argv[2], bench_cases[i].name) == 0 || strcmp(argv[2], "all") == 0) {
-            bench_one(&bench_cases[i], kn, rounds);
+            bench_one(&bench_cases[i], kn, samples);
         }
     }
     return 0;

@@ -360,6 +360,34 @@ static void config_vocab(void **state) {
     CONFIG_REFUSE(c, DEND_ERR_FORMAT, "no array of strings", "tokenizer.ggml.tokens");
 }
 
+/* More tokens than V may be, without building so large a file: the opened one is told so. */
+static void config_vocab_limit(void **state) {
+    config_case c = config_default("llama");
+    uint64_t more;
+    (void)state;
+    c.no_tensors = true;
+    c.n_tokens = 1;
+    for (more = 0; more < 2; more++) {
+        size_t size;
+        unsigned char *file = config_build(&c, &size);
+        test_heap heap;
+        dend_model_desc desc;
+        dend_error err;
+        dendp_gguf g;
+        dendp_config config;
+        memset(&desc, 0, sizeof desc);
+        desc.data = file;
+        desc.data_size = size;
+        desc.allocator = test_heap_allocator(&heap);
+        ASSERT_STATUS(DEND_OK, dendp_gguf_open(&g, &desc, &err));
+        assert_string_equal(g.kvs[g.n_kvs - 1].key, "tokenizer.ggml.tokens");
+        g.kvs[g.n_kvs - 1].count = ((uint64_t)1 << 24) + more;
+        ASSERT_STATUS(more ? DEND_ERR_UNSUPPORTED : DEND_OK, dendp_config_read(&config, &g, &err));
+        dendp_gguf_close(&g);
+        free(file);
+    }
+}
+
 static void config_required_keys(void **state) {
     static const char *const keys[] = {"*block_count",          "*embedding_length",
                                        "*feed_forward_length",  "*context_length",
@@ -607,6 +635,12 @@ static void config_refused_by_name(void **state) {
     CONFIG_ACCEPT(c);
     c = config_with("llama", "*attention.sliding_window", DENDP_GGUF_U32, 2047, NULL);
     CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "sliding", "*attention.sliding_window");
+    c.type = DENDP_GGUF_ARRAY;
+    CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "sliding", "*attention.sliding_window");
+    c.type = DENDP_GGUF_STRING;
+    c.text = "4096";
+    CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "sliding", "*attention.sliding_window");
+    c.type = DENDP_GGUF_U32;
     c.bits = 2048; /* the trained context: hides nothing */
     CONFIG_ACCEPT(c);
     c.bits = 0;
@@ -792,11 +826,12 @@ static void config_golden_models(void **state) {
 }
 
 static const struct CMUnitTest tests_model_config[] = {
-    cmocka_unit_test(config_plain_models), cmocka_unit_test(config_optional_keys),
-    cmocka_unit_test(config_vocab),        cmocka_unit_test(config_required_keys),
-    cmocka_unit_test(config_integer_keys), cmocka_unit_test(config_largest),
-    cmocka_unit_test(config_heads),        cmocka_unit_test(config_floats),
-    cmocka_unit_test(config_rope_scaling), cmocka_unit_test(config_refused_by_name),
-    cmocka_unit_test(config_tensors),      cmocka_unit_test(config_extra_tensors),
-    cmocka_unit_test(config_tensor_names), cmocka_unit_test(config_golden_models),
+    cmocka_unit_test(config_plain_models),    cmocka_unit_test(config_optional_keys),
+    cmocka_unit_test(config_vocab),           cmocka_unit_test(config_vocab_limit),
+    cmocka_unit_test(config_required_keys),   cmocka_unit_test(config_integer_keys),
+    cmocka_unit_test(config_largest),         cmocka_unit_test(config_heads),
+    cmocka_unit_test(config_floats),          cmocka_unit_test(config_rope_scaling),
+    cmocka_unit_test(config_refused_by_name), cmocka_unit_test(config_tensors),
+    cmocka_unit_test(config_extra_tensors),   cmocka_unit_test(config_tensor_names),
+    cmocka_unit_test(config_golden_models),
 };

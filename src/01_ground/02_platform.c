@@ -36,9 +36,9 @@
 #define DENDP_X86 0
 #endif
 
-/* -- atomics (GCC and Clang builtins, so that C99 and C++11 see the same) -- */
+/* -- atomics (GCC and Clang builtins, so that C99 and C++11 see the same); without threads some are idle -- */
 
-static uint32_t dendp_atomic_load(const uint32_t *p) {
+static DENDP_UNUSED uint32_t dendp_atomic_load(const uint32_t *p) {
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 
@@ -47,12 +47,12 @@ static void dendp_atomic_store(uint32_t *p, uint32_t v) {
 }
 
 /* Adds and returns the value before. All adds stand in one order that all threads agree on. */
-static uint32_t dendp_atomic_add(uint32_t *p, uint32_t v) {
+static DENDP_UNUSED uint32_t dendp_atomic_add(uint32_t *p, uint32_t v) {
     return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
 }
 
 /* A hint to the processor that this is a spin loop. */
-static void dendp_pause(void) {
+static DENDP_UNUSED void dendp_pause(void) {
 #if DENDP_X86
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -61,7 +61,7 @@ static void dendp_pause(void) {
 }
 
 /* Gives the rest of this thread's time slice to others. */
-static void dendp_yield(void) {
+static DENDP_UNUSED void dendp_yield(void) {
 #if DENDP_POSIX
     sched_yield();
 #endif
@@ -192,6 +192,7 @@ static dend_status dendp_file_open(dendp_file *file, const char *path, bool use_
     unsigned char *data = NULL;
     memset(file, 0, sizeof *file);
     file->allocator = *allocator;
+    (void)use_mmap; /* not asked where nothing can be mapped */
 #if DENDP_POSIX
     {
         struct stat st;
@@ -256,7 +257,6 @@ static dend_status dendp_file_open(dendp_file *file, const char *path, bool use_
             }
         }
         fclose(f);
-        (void)use_mmap;
     }
 #endif
     if (status != DEND_OK) {

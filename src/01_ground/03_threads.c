@@ -47,6 +47,7 @@ typedef struct dendp_pool {
 #endif
 } dendp_pool;
 
+#if DENDP_THREADS
 /* Claims and runs tasks until none is left. */
 static void dendp_pool_work(dendp_pool *pool) {
     for (;;) {
@@ -58,7 +59,6 @@ static void dendp_pool_work(dendp_pool *pool) {
     }
 }
 
-#if DENDP_THREADS
 static void *dendp_pool_main(void *arg) {
     dendp_pool *pool = (dendp_pool *)arg;
     uint32_t seen = 0;
