@@ -143,7 +143,8 @@ static double bench_branches(bench *b, uint32_t n_seqs, uint32_t ctx, uint32_t n
 
 static void bench_probe_task(void *ctx, uint32_t index) {
     bench *b = (bench *)ctx;
-    const uint64_t *p = (const uint64_t *)(const void *)(b->probe + (size_t)index * (PROBE_BYTES / PROBE_TASKS));
+    const uint64_t *p =
+        (const uint64_t *)(const void *)(b->probe + (size_t)index * (PROBE_BYTES / PROBE_TASKS));
     uint64_t s[8] = {0};
     size_t i, k, n = PROBE_BYTES / PROBE_TASKS / sizeof *p;
     for (i = 0; i < n; i += 64) {

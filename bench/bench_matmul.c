@@ -53,8 +53,8 @@ static void bench_matmul_task(void *ctx, uint32_t i) {
     uint32_t part = dendp_div_up(b->n_panels, b->tasks), first = i * part;
     w.data = b->copies + (uint64_t)b->copy * w.panel_bytes * w.n_panels;
     if (first < b->n_panels) {
-        dendp_matmul(b->kn, &w, b->act, b->x, w.k, b->n_rows, first, dendp_min_u32(part, b->n_panels - first), b->y,
-                     w.n_rows);
+        dendp_matmul(b->kn, &w, b->act, b->x, w.k, b->n_rows, first, dendp_min_u32(part, b->n_panels - first),
+                     b->y, w.n_rows);
     }
 }
 
@@ -186,7 +186,8 @@ static void bench_one(const bench_case *c, const dendp_kernels *kn, uint32_t sam
             uint32_t r, n_samples = samples;
             b->n_rows = ns[a];
             b->tasks = threads * 2;
-            b->n_panels = ns[a] > 8 ? dendp_div_up(b->w.n_panels, 8) : b->w.n_panels; /* about a millisecond */
+            b->n_panels =
+                ns[a] > 8 ? dendp_div_up(b->w.n_panels, 8) : b->w.n_panels; /* about a millisecond */
             part = (double)b->n_panels / b->w.n_panels;
             macs = part * c->n_rows * c->k * ns[a];
             dendp_act_quantise(kn, x, c->k, ns[a], c->k, act, 0, dendp_div_up(ns[a], 8));
@@ -197,7 +198,8 @@ static void bench_one(const bench_case *c, const dendp_kernels *kn, uint32_t sam
                 b->copy = r % b->n_copies;
                 b->read_copy = (r + b->n_copies / 2) % b->n_copies;
                 read = bench_time(&pool, bench_read_task, b, b->tasks);
-                products = bench_time(&pool, bench_products_task, b, b->tasks) / (b->tasks * (double)BENCH_PRODUCTS);
+                products =
+                    bench_time(&pool, bench_products_task, b, b->tasks) / (b->tasks * (double)BENCH_PRODUCTS);
                 t = bench_time(&pool, bench_matmul_task, b, b->tasks);
                 if (r >= b->n_copies / 8) {
                     read_share[r - b->n_copies / 8] = read * part / t;
@@ -209,11 +211,13 @@ static void bench_one(const bench_case *c, const dendp_kernels *kn, uint32_t sam
             }
             qsort(read_share, n_samples, sizeof(double), bench_compare);
             qsort(products_share, n_samples, sizeof(double), bench_compare);
-            printf("  %u thread%s n=%-3u %8.3f ms  %6.2f GB/s (probe %5.1f, median %3.0f%%)  %7.1f GMAC/s (probe %5.0f, "
+            printf("  %u thread%s n=%-3u %8.3f ms  %6.2f GB/s (probe %5.1f, median %3.0f%%)  %7.1f GMAC/s "
+                   "(probe %5.0f, "
                    "median %3.0f%%)\n",
-                   threads, threads == 1 ? " " : "s", ns[a], best / part * 1e3, (double)bytes * part / best * 1e-9,
-                   (double)bytes / best_read * 1e-9, read_share[n_samples / 2] * 100, macs / best * 1e-9,
-                   1e-9 / best_products, products_share[n_samples / 2] * 100);
+                   threads, threads == 1 ? " " : "s", ns[a], best / part * 1e3,
+                   (double)bytes * part / best * 1e-9, (double)bytes / best_read * 1e-9,
+                   read_share[n_samples / 2] * 100, macs / best * 1e-9, 1e-9 / best_products,
+                   products_share[n_samples / 2] * 100);
             fflush(stdout);
         }
         dendp_pool_close(&pool);

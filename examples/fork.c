@@ -222,11 +222,14 @@ static int run(dend_engine *engine, const dend_model *model, branch *branches, c
     }
     dend_seq_get_info(engine, root, &info);
     copying += (info.len_tokens + block_tokens - 1) / block_tokens;
-    printf("\n  prompt                    %10u tokens   %10.1f tokens/s\n", info.len_tokens, info.len_tokens / prompt_s);
-    printf("  branches                  %10u          %10.1f tokens/s, all together\n", o->n_branches, total / decode_s);
+    printf("\n  prompt                    %10u tokens   %10.1f tokens/s\n", info.len_tokens,
+           info.len_tokens / prompt_s);
+    printf("  branches                  %10u          %10.1f tokens/s, all together\n", o->n_branches,
+           total / decode_s);
     printf("  fork                      %10.0f ns       median of %d\n", time_forks(engine, root),
            FORK_ROUNDS * FORKS_A_ROUND);
-    printf("  first append after fork   %10.0f ns       median of %u\n", median(appends, o->n_branches), o->n_branches);
+    printf("  first append after fork   %10.0f ns       median of %u\n", median(appends, o->n_branches),
+           o->n_branches);
     printf("  KV blocks in use          %10u          a copying engine: %u\n", in_use, copying);
     printf("  kernels                   %10s          %u threads\n", stats.isa, stats.n_threads);
     return 0;
@@ -264,8 +267,8 @@ static bool parse(int argc, char **argv, options *o) {
             return false;
         }
     }
-    return o->n_branches > 0 && o->n_branches <= MAX_BRANCHES && o->n_tokens > 0 && o->n_tokens <= MAX_TOKENS &&
-           strlen(o->prompt) < 4096;
+    return o->n_branches > 0 && o->n_branches <= MAX_BRANCHES && o->n_tokens > 0 &&
+           o->n_tokens <= MAX_TOKENS && strlen(o->prompt) < 4096;
 }
 
 int main(int argc, char **argv) {
@@ -278,8 +281,9 @@ int main(int argc, char **argv) {
     options o;
     int result = 1;
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: %s [-m model.gguf] [-n 1..%d branches] [-t 1..%d tokens] [-s seed] [prompt]\n", argv[0],
-                MAX_BRANCHES, MAX_TOKENS);
+        fprintf(stderr,
+                "usage: %s [-m model.gguf] [-n 1..%d branches] [-t 1..%d tokens] [-s seed] [prompt]\n",
+                argv[0], MAX_BRANCHES, MAX_TOKENS);
         return 2;
     }
     model_desc.path = o.model;

@@ -19,14 +19,16 @@
 
 /* |expected - got| <= atol + rtol * |expected|; fails on NaN and infinity. */
 #define ASSERT_NEAR(expected, got, atol, rtol)                                                               \
-    test_assert_near((double)(expected), (double)(got), (double)(atol), (double)(rtol), #got, __FILE__, __LINE__)
+    test_assert_near((double)(expected), (double)(got), (double)(atol), (double)(rtol), #got, __FILE__,      \
+                     __LINE__)
 
 static void test_assert_near(double expected, double got, double atol, double rtol, const char *what,
                              const char *file, int line) {
     double error = expected > got ? expected - got : got - expected;
     double size = expected > 0 ? expected : -expected;
     if (!(error <= atol + rtol * size) || !(size <= 1.7e308)) {
-        print_error("%s: expected %.9g, got %.9g (tolerance %.3g)\n", what, expected, got, atol + rtol * size);
+        print_error("%s: expected %.9g, got %.9g (tolerance %.3g)\n", what, expected, got,
+                    atol + rtol * size);
         _fail(file, line);
     }
 }

@@ -69,7 +69,7 @@ TEST_EMULATED simde__m512 test_fmadd_ps(simde__m512 a, simde__m512 b, simde__m51
         result##_private out;                                                                                \
         int i;                                                                                               \
         for (i = 0; i < 16; i++) {                                                                           \
-            out.to[i] = convert(in.from[i]);                                                            \
+            out.to[i] = convert(in.from[i]);                                                                 \
         }                                                                                                    \
         return result##_from_private(out);                                                                   \
     }

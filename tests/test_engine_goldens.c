@@ -53,7 +53,8 @@ static golden_reader golden_open(const char *path, const char *magic) {
     return g;
 }
 
-static dend_engine *golden_engine(const char *path, dend_isa isa, dend_kv_type kv, uint32_t n_ctx, dend_model **model) {
+static dend_engine *golden_engine(const char *path, dend_isa isa, dend_kv_type kv, uint32_t n_ctx,
+                                  dend_model **model) {
     dend_model_desc md;
     dend_engine_desc ed;
     dend_engine *engine = NULL;
@@ -215,7 +216,8 @@ static void golden_greedy(dend_engine *engine, dend_seq seq, const int32_t *expe
         ASSERT_STATUS(DEND_OK, dend_step(engine, 0));
         ASSERT_STATUS(DEND_OK, dend_sample(engine, seq, NULL, &s));
         if (s.token != expected[i]) {
-            print_message("greedy token %u differs: %d for %d, gap %.3f\n", i, s.token, expected[i], (double)gap[i]);
+            print_message("greedy token %u differs: %d for %d, gap %.3f\n", i, s.token, expected[i],
+                          (double)gap[i]);
             assert_true(gap[i] < 0.1f);
             return; /* another text from here on */
         }
@@ -291,7 +293,8 @@ static void golden_ppl_visit(void *ctx, uint32_t pos, const float *logits) {
     p->sum -= (double)logits[p->tokens[pos + 1]] - max - log(total);
 }
 
-static void golden_perplexity(golden_reader *g, dend_engine *engine, const dend_model *model, uint32_t n_vocab) {
+static void golden_perplexity(golden_reader *g, dend_engine *engine, const dend_model *model,
+                              uint32_t n_vocab) {
     static int32_t tokens[2048], ours[2048];
     golden_ppl p;
     size_t size, n_ours;
@@ -305,7 +308,8 @@ static void golden_perplexity(golden_reader *g, dend_engine *engine, const dend_
     llama = golden_f64(g);
     f32 = golden_f64(g);
     assert_non_null(text);
-    ASSERT_STATUS(DEND_OK, dend_tokenize(model, (const char *)text, size, DEND_TOKENIZE_ADD_BOS, ours, 2048, &n_ours));
+    ASSERT_STATUS(DEND_OK,
+                  dend_tokenize(model, (const char *)text, size, DEND_TOKENIZE_ADD_BOS, ours, 2048, &n_ours));
     assert_int_equal(n_ours, p.n);
     assert_memory_equal(ours, tokens, p.n * sizeof tokens[0]);
     p.tokens = tokens;

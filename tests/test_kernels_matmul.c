@@ -181,7 +181,8 @@ static void test_panels_lossless(void **state) {
         for (a = 0; a < sizeof rows / sizeof rows[0] && mm_types[i].lossless; a++) {
             for (b = 0; b < sizeof ks / sizeof ks[0]; b++) {
                 uint32_t k = mm_k(t->id, ks[b]), r;
-                float *want = (float *)mm_alloc(k * sizeof(float)), *got = (float *)mm_alloc(k * sizeof(float));
+                float *want = (float *)mm_alloc(k * sizeof(float)),
+                      *got = (float *)mm_alloc(k * sizeof(float));
                 mm_matrix m;
                 mm_make(&m, &mm_types[i], rows[a], k, &rng, -1);
                 for (r = 0; r < rows[a]; r++) {
@@ -304,7 +305,8 @@ static void test_panels_golden(void **state) {
         free(panels);
         free(got);
     }
-    assert_int_equal(n_lossless, 12); /* all but F32, which the file does not hold, and the two types with a star */
+    assert_int_equal(n_lossless,
+                     12); /* all but F32, which the file does not hold, and the two types with a star */
     free(data);
 }
 
@@ -342,7 +344,8 @@ static void test_panels_converted(void **state) {
                 for (j = 0; j < 32; j++) {
                     most = fmax(most, fabs((double)want[b * 32 + j]));
                 }
-                assert_true(t->id != DENDP_TYPE_Q2_K || step <= most / 127 * (1 + ldexp(1, -10)) + ldexp(1, -24));
+                assert_true(t->id != DENDP_TYPE_Q2_K ||
+                            step <= most / 127 * (1 + ldexp(1, -10)) + ldexp(1, -24));
                 for (j = b * 32; j < b * 32 + 32; j++) {
                     double error = fabs((double)want[j] - (double)got[j]), bound;
                     if (t->id == DENDP_TYPE_IQ4_XS) {
@@ -430,10 +433,10 @@ static void mm_check_block(const float *x, const dendp_act_block *b) {
     int j;
     for (j = 0; j < 32; j++) {
         uint32_t bits = dendp_f32_bits(x[j]);
-        clean[j] = dendp_finite(x[j])             ? (double)x[j]
-                   : (bits & 0x7fffffu)           ? 0
+        clean[j] = dendp_finite(x[j])   ? (double)x[j]
+                   : (bits & 0x7fffffu) ? 0
                    : bits & 0x80000000u ? -(double)FLT_MAX
-                                                  : (double)FLT_MAX;
+                                        : (double)FLT_MAX;
         amax = fmax(amax, fabs(clean[j]));
         sum[j / 16][j / 2 % 2] -= b->q[j];
     }
@@ -489,8 +492,10 @@ static void mm_act_case(test_rng *rng, uint32_t kind, float *x) {
             x[j] = -3.25f;
             break;
         case 7: /* infinities and NaN among ordinary */
-            x[j] = j == 3 ? dendp_bits_f32(0x7f800000u) : j == 4 ? dendp_bits_f32(0xff800000u)
-                   : j == 9 ? dendp_bits_f32(0xffc00001u) : f;
+            x[j] = j == 3   ? dendp_bits_f32(0x7f800000u)
+                   : j == 4 ? dendp_bits_f32(0xff800000u)
+                   : j == 9 ? dendp_bits_f32(0xffc00001u)
+                            : f;
             break;
         case 8: /* NaN among ordinary */
             x[j] = j % 5 == 0 ? dendp_bits_f32(0x7fc00000u + j) : f;
@@ -570,7 +575,8 @@ static void test_act_layout(void **state) {
                 float *x = mm_floats(n * ldx, &rng);
                 unsigned char *act = (unsigned char *)mm_alloc(bytes + 64);
                 assert_int_equal(bytes, (size_t)n * n_blocks * 56);
-                for (tile = dendp_div_up(n, 8); tile-- > 0;) { /* backwards: each writes only what is its own */
+                for (tile = dendp_div_up(n, 8);
+                     tile-- > 0;) { /* backwards: each writes only what is its own */
                     size_t from = (size_t)tile * 8 * n_blocks * 56, j;
                     dendp_act_quantise(kn, x, ldx, n, k, act, tile, 1);
                     for (j = 0; j < from; j++) {
@@ -604,8 +610,8 @@ static void test_act_layout(void **state) {
  * (scale * A.scale or A.min_factor; t twice in Q6_K), all relative 2^-24 to at
  * most S, the sum of the terms' sizes. Float forms: k / 4 + 1 fma of a chain
  * and two sums. */
-static double mm_oracle(const mm_matrix *m, uint32_t row, const float *x, const dendp_act_block *act, uint32_t n,
-                        uint32_t r, double *bound) {
+static double mm_oracle(const mm_matrix *m, uint32_t row, const float *x, const dendp_act_block *act,
+                        uint32_t n, uint32_t r, double *bound) {
     const unsigned char *panel = m->data + (row / 16) * m->p.panel_bytes;
     double sum = 0, size = 0;
     uint32_t t, j, k = m->p.k;
@@ -653,8 +659,8 @@ static void mm_check_product(const mm_matrix *m, const float *x, size_t ldx, uin
     double worst = 0, worst_isa = 0;
     size_t i;
     mm_product(scalar, &m->p, x, ldx, n, want, n_out);
-    for (r = 0; r < n; r += n > 4 ? 3 : 1) {
-        for (o = 0; o < n_out; o += n_out > 40 ? 7 : 1) {
+    for (r = 0; r<n; r += n> 4 ? 3 : 1) {
+        for (o = 0; o<n_out; o += n_out> 40 ? 7 : 1) {
             double bound, y = mm_oracle(m, o, x + r * ldx, (const dendp_act_block *)act, n, r, &bound);
             double error = fabs(y - (double)want[(size_t)r * n_out + o]);
             assert_true(error <= bound + 1e-37);
@@ -668,8 +674,8 @@ static void mm_check_product(const mm_matrix *m, const float *x, size_t ldx, uin
         }
         memset(got, 0xa5, (size_t)n * n_out * sizeof(float));
         mm_product(kn, &m->p, x, ldx, n, got, n_out);
-        for (r = 0; r < n; r += n > 4 ? 3 : 1) {
-            for (o = 0; o < n_out; o += n_out > 40 ? 7 : 1) {
+        for (r = 0; r<n; r += n> 4 ? 3 : 1) {
+            for (o = 0; o<n_out; o += n_out> 40 ? 7 : 1) {
                 double bound, y = mm_oracle(m, o, x + r * ldx, (const dendp_act_block *)act, n, r, &bound);
                 worst_isa = fmax(worst_isa, fabs(y - (double)got[(size_t)r * n_out + o]));
             }
@@ -725,11 +731,11 @@ static void test_matmul_extremes(void **state) {
         }
         x = (float *)mm_alloc(n * k * sizeof(float));
         for (j = 0; j < k; j++) {
-            x[0 * k + j] = 2.0f;                                 /* all +127 */
-            x[1 * k + j] = -2.0f;                                /* all -127 */
-            x[2 * k + j] = j % 2 ? 2.0f : -2.0f;                 /* alternating */
-            x[3 * k + j] = j / 2 % 2 ? 2.0f : -2.0f;             /* pairs: where even and odd sums part */
-            x[4 * k + j] = j / 16 % 2 ? 2.0f : -2.0f;            /* halves of a block */
+            x[0 * k + j] = 2.0f;                      /* all +127 */
+            x[1 * k + j] = -2.0f;                     /* all -127 */
+            x[2 * k + j] = j % 2 ? 2.0f : -2.0f;      /* alternating */
+            x[3 * k + j] = j / 2 % 2 ? 2.0f : -2.0f;  /* pairs: where even and odd sums part */
+            x[4 * k + j] = j / 16 % 2 ? 2.0f : -2.0f; /* halves of a block */
             x[5 * k + j] = test_below(&rng, 2) ? 2.0f : -2.0f;
         }
         for (b = 0; b < sizeof bytes / sizeof bytes[0]; b++) {
@@ -758,7 +764,8 @@ static void test_matmul_row_invariance(void **state) {
         uint32_t r;
         mm_make(&m, &mm_types[i], N_OUT, k, &rng, -1);
         for (r = 0; r < N_MOST; r++) {
-            mm_product(dendp_kernels_get(DEND_ISA_SCALAR), &m.p, x + (size_t)r * k, k, 1, single + r * N_OUT, N_OUT);
+            mm_product(dendp_kernels_get(DEND_ISA_SCALAR), &m.p, x + (size_t)r * k, k, 1, single + r * N_OUT,
+                       N_OUT);
         }
         for (c = 0; c < MM_N_ISAS; c++) {
             const dendp_kernels *kn = dendp_kernels_get(mm_isas[c]);

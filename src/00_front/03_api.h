@@ -16,30 +16,30 @@
  * ------------------------------------------------------------------------ */
 
 /* The one table of statuses: name, value, text. */
-#define DEND_STATUS_TABLE(X)                                                                     \
-    X(DEND_OK, 0, "ok")                                                                          \
-    X(DEND_PENDING, 1, "work is left: call again")                                               \
-    X(DEND_END, 2, "the sequence has ended")                                                     \
-    X(DEND_ERR_ARGUMENT, -1, "invalid argument")                                                 \
-    X(DEND_ERR_MEMORY, -2, "out of memory")                                                      \
-    X(DEND_ERR_IO, -3, "file cannot be read")                                                    \
-    X(DEND_ERR_FORMAT, -4, "malformed file")                                                     \
-    X(DEND_ERR_UNSUPPORTED, -5, "valid, but not supported")                                      \
-    X(DEND_ERR_STALE, -6, "handle of a dropped sequence")                                        \
-    X(DEND_ERR_NO_BLOCKS, -7, "out of KV blocks")                                                \
-    X(DEND_ERR_NO_SEQUENCES, -8, "out of sequence slots")                                        \
-    X(DEND_ERR_CONTEXT_FULL, -9, "the sequence would exceed its context")                        \
-    X(DEND_ERR_NO_LOGITS, -10, "no logits: step first, or enlarge the logits pool")              \
-    X(DEND_ERR_TOKEN, -11, "token id out of range")                                              \
-    X(DEND_ERR_WAITING, -12, "the sequence has tokens that no step has processed yet")           \
-    X(DEND_ERR_BUFFER, -13, "buffer too small")                                                  \
+#define DEND_STATUS_TABLE(X)                                                                                 \
+    X(DEND_OK, 0, "ok")                                                                                      \
+    X(DEND_PENDING, 1, "work is left: call again")                                                           \
+    X(DEND_END, 2, "the sequence has ended")                                                                 \
+    X(DEND_ERR_ARGUMENT, -1, "invalid argument")                                                             \
+    X(DEND_ERR_MEMORY, -2, "out of memory")                                                                  \
+    X(DEND_ERR_IO, -3, "file cannot be read")                                                                \
+    X(DEND_ERR_FORMAT, -4, "malformed file")                                                                 \
+    X(DEND_ERR_UNSUPPORTED, -5, "valid, but not supported")                                                  \
+    X(DEND_ERR_STALE, -6, "handle of a dropped sequence")                                                    \
+    X(DEND_ERR_NO_BLOCKS, -7, "out of KV blocks")                                                            \
+    X(DEND_ERR_NO_SEQUENCES, -8, "out of sequence slots")                                                    \
+    X(DEND_ERR_CONTEXT_FULL, -9, "the sequence would exceed its context")                                    \
+    X(DEND_ERR_NO_LOGITS, -10, "no logits: step first, or enlarge the logits pool")                          \
+    X(DEND_ERR_TOKEN, -11, "token id out of range")                                                          \
+    X(DEND_ERR_WAITING, -12, "the sequence has tokens that no step has processed yet")                       \
+    X(DEND_ERR_BUFFER, -13, "buffer too small")                                                              \
     X(DEND_ERR_THREADS, -14, "threads cannot be started")
 
 typedef enum dend_status {
 #define DEND_STATUS_ENUM(name, value, text) name = value,
     DEND_STATUS_TABLE(DEND_STATUS_ENUM)
 #undef DEND_STATUS_ENUM
-    DEND_STATUS_FORCE_INT_ = 0x7fffffff
+        DEND_STATUS_FORCE_INT_ = 0x7fffffff
 } dend_status;
 
 /* What went wrong, for calls that load or create. All strings are static. */

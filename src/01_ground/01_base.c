@@ -32,7 +32,8 @@
 /* Fails with a message and the line of the check; evaluates to the status. */
 #define DENDP_FAIL(err, status, msg, where) dendp_fail((err), (status), (msg), (uint64_t)(where), __LINE__)
 
-static dend_status dendp_fail(dend_error *err, dend_status status, const char *msg, uint64_t where, int line) {
+static dend_status dendp_fail(dend_error *err, dend_status status, const char *msg, uint64_t where,
+                              int line) {
     if (err) {
         err->status = status;
         err->msg = msg;

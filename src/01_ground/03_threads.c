@@ -153,7 +153,8 @@ static void dendp_pool_close(dendp_pool *pool) {
 
 /* Starts n_threads - 1 workers (the caller is one more), or none with a job
  * hook. THREADS when the system refuses; nothing is left running then. */
-static dend_status dendp_pool_open(dendp_pool *pool, uint32_t n_threads, const dend_jobs *jobs, dend_error *err) {
+static dend_status dendp_pool_open(dendp_pool *pool, uint32_t n_threads, const dend_jobs *jobs,
+                                   dend_error *err) {
     memset(pool, 0, sizeof *pool);
     pool->n_threads = dendp_max_u32(1, dendp_min_u32(n_threads, DENDP_MAX_THREADS));
     if (jobs->run) {

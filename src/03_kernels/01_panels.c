@@ -76,13 +76,13 @@ typedef struct dendp_form_layout {
 } dendp_form_layout;
 
 static const dendp_form_layout dendp_form_layouts[DENDP_N_QUANT_FORMS] = {
-    {256, 0, 32, 0, 8},   /* Q4_0 */
-    {256, 0, 64, 0, 0},   /* Q4_1 */
-    {256, 64, 32, 0, 16}, /* Q5_0 */
-    {256, 64, 64, 0, 0},  /* Q5_1 */
-    {512, 0, 32, 0, 128}, /* Q8_0 */
-    {256, 0, 32, 64, 0},  /* Q4_K */
-    {256, 64, 32, 64, 0}, /* Q5_K */
+    {256, 0, 32, 0, 8},    /* Q4_0 */
+    {256, 0, 64, 0, 0},    /* Q4_1 */
+    {256, 64, 32, 0, 16},  /* Q5_0 */
+    {256, 64, 64, 0, 0},   /* Q5_1 */
+    {512, 0, 32, 0, 128},  /* Q8_0 */
+    {256, 0, 32, 64, 0},   /* Q4_K */
+    {256, 64, 32, 64, 0},  /* Q5_K */
     {256, 128, 32, 64, 32} /* Q6_K */
 };
 
@@ -94,7 +94,7 @@ typedef struct dendp_panels {
     uint32_t n_panels; /* ceil(n_rows / 16) */
     uint32_t n_blocks; /* blocks of 32 k, padded to an even number; 0 for floats */
     uint64_t panel_bytes;
-    uint64_t file_row_bytes; /* of one row in the file */
+    uint64_t file_row_bytes;   /* of one row in the file */
     const unsigned char *data; /* [n_panels][panel_bytes], set by whoever holds the memory */
 } dendp_panels;
 
@@ -158,7 +158,8 @@ static size_t dendp_group_offset(const dendp_form_layout *l, uint32_t group) {
  * the bytes that its panels take.  UNSUPPORTED: no form holds the type.
  * ARGUMENT: no rows, no columns, columns that are no whole blocks, or more
  * bytes than this system can address. */
-static dend_status dendp_panels_plan(dendp_panels *p, uint32_t type_id, uint32_t n_rows, uint32_t k, uint64_t *bytes) {
+static dend_status dendp_panels_plan(dendp_panels *p, uint32_t type_id, uint32_t n_rows, uint32_t k,
+                                     uint64_t *bytes) {
     const dendp_type *type = dendp_type_find(type_id);
     dendp_form form;
     uint64_t panel_bytes, total;
@@ -321,7 +322,8 @@ static void dendp_take_block(uint32_t type_id, const unsigned char *row, uint32_
         p = row + (size_t)(t / 8) * 84;
         for (j = 0; j < 32; j++) {
             uint32_t s = p[u * 2 + j / 16], q = p[16 + u / 4 * 32 + j] >> (u % 4 * 2) & 3u;
-            v[j] = dendp_load_f16(p + 80) * (float)(s & 15u) * (float)q - dendp_load_f16(p + 82) * (float)(s >> 4);
+            v[j] = dendp_load_f16(p + 80) * (float)(s & 15u) * (float)q -
+                   dendp_load_f16(p + 82) * (float)(s >> 4);
         }
         dendp_take_requantised(v, out);
         return;
@@ -380,7 +382,8 @@ static void dendp_take_block(uint32_t type_id, const unsigned char *row, uint32_
 /* -- packing ------------------------------------------------------------------ */
 
 /* Codes and scales -> lane i of block t of a panel. Each byte is written once. */
-static void dendp_put_block(dendp_form form, unsigned char *panel, uint32_t t, uint32_t lane, const dendp_codes *in) {
+static void dendp_put_block(dendp_form form, unsigned char *panel, uint32_t t, uint32_t lane,
+                            const dendp_codes *in) {
     const dendp_form_layout *l = &dendp_form_layouts[form];
     unsigned char *group = panel + dendp_group_offset(l, t / 2);
     unsigned char *q = group + t % 2 * l->q_bytes + lane * 4;
@@ -429,13 +432,15 @@ static void dendp_put_block(dendp_form form, unsigned char *panel, uint32_t t, u
 }
 
 /* One panel of a float form; real: how many of its rows exist. */
-static void dendp_pack_floats(const dendp_panels *p, unsigned char *panel, const unsigned char *rows, uint32_t real) {
+static void dendp_pack_floats(const dendp_panels *p, unsigned char *panel, const unsigned char *rows,
+                              uint32_t real) {
     size_t bytes = dendp_float_bytes(p->form), k = p->k, first, i, n;
     uint32_t lane;
     if (real < DENDP_LANES || p->panel_bytes != k * DENDP_LANES * bytes) {
         memset(panel, 0, (size_t)p->panel_bytes);
     }
-    for (first = 0; first < k; first += 16) { /* a cache line of each row, since rows may all fall into one cache set */
+    for (first = 0; first < k;
+         first += 16) { /* a cache line of each row, since rows may all fall into one cache set */
         n = k - first < 16 ? k - first : 16;
         for (lane = 0; lane < real; lane++) {
             const unsigned char *from = rows + lane * p->file_row_bytes + first * bytes;
@@ -453,7 +458,8 @@ static void dendp_pack_floats(const dendp_panels *p, unsigned char *panel, const
     }
 }
 
-static void dendp_pack_blocks(const dendp_panels *p, unsigned char *panel, const unsigned char *rows, uint32_t real) {
+static void dendp_pack_blocks(const dendp_panels *p, unsigned char *panel, const unsigned char *rows,
+                              uint32_t real) {
     uint32_t t, lane;
     for (lane = 0; lane < DENDP_LANES; lane++) {
         for (t = 0; t < p->n_blocks; t++) {
@@ -578,7 +584,8 @@ static void dendp_panels_get_row(const dendp_panels *p, uint32_t row, float *out
         dendp_lane_block w;
         dendp_lane_load(p->form, panel, t, lane, &w);
         for (j = 0; j < 32; j++) {
-            float product = w.scale[j / 16] * (float)((int32_t)w.code[j] - dendp_form_layouts[p->form].centre);
+            float product =
+                w.scale[j / 16] * (float)((int32_t)w.code[j] - dendp_form_layouts[p->form].centre);
             out[t * 32 + j] = dendp_form_has_min(p->form) ? product + w.min : product;
         }
     }

@@ -55,7 +55,8 @@ typedef struct dendp_act_block {
 } dendp_act_block;
 
 /* One row [k] -> n_blocks blocks at out[0], out[stride], ...; beyond k zeros. */
-typedef void (*dendp_act_fn)(const float *x, uint32_t k, uint32_t n_blocks, dendp_act_block *out, size_t stride);
+typedef void (*dendp_act_fn)(const float *x, uint32_t k, uint32_t n_blocks, dendp_act_block *out,
+                             size_t stride);
 
 /* Bytes that the quantised form of [n_rows][k] takes. */
 static uint64_t dendp_act_bytes(uint32_t n_rows, uint32_t k) {
@@ -70,8 +71,8 @@ static const dendp_act_block *dendp_act_at(const void *act, uint32_t n_rows, uin
     return (const dendp_act_block *)act + (size_t)first * n_blocks + (size_t)t * tile_rows + (row - first);
 }
 
-#define DENDP_ACT_LEAST 0x12800000u   /* bits of 2^-90 */
-#define DENDP_ACT_MOST 0x7f7fffffu    /* bits of the largest float */
+#define DENDP_ACT_LEAST 0x12800000u    /* bits of 2^-90 */
+#define DENDP_ACT_MOST 0x7f7fffffu     /* bits of the largest float */
 #define DENDP_ACT_127TH 0.00787401575f /* the float nearest 1 / 127 */
 
 /* 127 / amax, rounded to double and then to float. amax is not zero. volatile
@@ -117,7 +118,8 @@ static void dendp_act_block_scalar(const float *x, dendp_act_block *out) {
     }
 }
 
-static void dendp_act_row_scalar(const float *x, uint32_t k, uint32_t n_blocks, dendp_act_block *out, size_t stride) {
+static void dendp_act_row_scalar(const float *x, uint32_t k, uint32_t n_blocks, dendp_act_block *out,
+                                 size_t stride) {
     uint32_t t;
     for (t = 0; t < n_blocks; t++) {
         float last[32];

@@ -33,10 +33,11 @@
 typedef void (*dendp_quant_fn)(const unsigned char *panel, uint32_t n_blocks, const dendp_act_block *act,
                                uint32_t n_rows, float *y, size_t ldy);
 /* The same for a float form: x[r * ldx + k]. */
-typedef void (*dendp_float_fn)(const unsigned char *panel, uint32_t k, const float *x, size_t ldx, uint32_t n_rows,
-                               float *y, size_t ldy);
+typedef void (*dendp_float_fn)(const unsigned char *panel, uint32_t k, const float *x, size_t ldx,
+                               uint32_t n_rows, float *y, size_t ldy);
 
-#define DENDP_MATMUL_ROWS 64 /* rows that one call of a kernel takes at most: their sums and bytes stay in cache */
+#define DENDP_MATMUL_ROWS                                                                                    \
+    64 /* rows that one call of a kernel takes at most: their sums and bytes stay in cache */
 
 /* a * b + c, rounded once. Under -ffast-math clang makes fmaf a product and a
  * sum, in every place where it knows what is called. */
@@ -60,7 +61,8 @@ static int32_t dendp_dot_scalar(const unsigned char *code, const int8_t *q, uint
 }
 
 /* y after one block. */
-static float dendp_block_scalar(dendp_form form, const dendp_lane_block *w, const dendp_act_block *a, float y) {
+static float dendp_block_scalar(dendp_form form, const dendp_lane_block *w, const dendp_act_block *a,
+                                float y) {
     int32_t centre = dendp_form_layouts[form].centre;
     int32_t low = dendp_dot_scalar(w->code, a->q, 16) + centre * a->n_low;
     int32_t high = dendp_dot_scalar(w->code + 16, a->q + 16, 16) + centre * (a->n - a->n_low);
@@ -97,8 +99,8 @@ static void dendp_quant_scalar(dendp_form form, const unsigned char *panel, uint
     }
 }
 
-static void dendp_float_scalar(dendp_form form, const unsigned char *panel, uint32_t k, const float *x, size_t ldx,
-                               uint32_t n_rows, float *y, size_t ldy) {
+static void dendp_float_scalar(dendp_form form, const unsigned char *panel, uint32_t k, const float *x,
+                               size_t ldx, uint32_t n_rows, float *y, size_t ldy) {
     uint32_t lane, i, r;
     for (r = 0; r < n_rows; r++) {
         for (lane = 0; lane < DENDP_LANES; lane++) {

@@ -167,10 +167,10 @@ DENDP_INLINE_AVX2 void dendp_unpack_unit(const dendp_form form, const unsigned c
     const dendp_form_layout *l = &dendp_form_layouts[form];
     const unsigned char *group = panel + dendp_group_offset(l, from / 2);
     const unsigned char *header = group - l->header_bytes;
-    const __m256i first = _mm256_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1, 0, -1, 1, -1,
-                                           4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13);
-    const __m256i second = _mm256_setr_epi8(-1, 2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1, 2, -1, 3,
-                                            -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15);
+    const __m256i first = _mm256_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1, 0,
+                                           -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13);
+    const __m256i second = _mm256_setr_epi8(-1, 2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1, 2,
+                                            -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15);
     uint32_t t;
     int i;
     for (t = 0; t < n; t++) {
@@ -234,13 +234,15 @@ typedef struct dendp_weights {
 
 /* Scales of lanes i ... i+7; passed through a register that no compiler looks
  * through, so that d * s * activation scale is not regrouped. */
-DENDP_INLINE_AVX2 __m256 dendp_scale8(const dendp_form form, const int direct, const dendp_weights *w, const int i) {
+DENDP_INLINE_AVX2 __m256 dendp_scale8(const dendp_form form, const int direct, const dendp_weights *w,
+                                      const int i) {
     __m256 v = direct ? dendp_unpack_scale(form, w->parts, i) : _mm256_loadu_ps(w->scale + i);
     __asm__("" : "+x"(v));
     return v;
 }
 
-DENDP_INLINE_AVX2 __m256 dendp_other8(const dendp_form form, const int direct, const dendp_weights *w, const int i) {
+DENDP_INLINE_AVX2 __m256 dendp_other8(const dendp_form form, const int direct, const dendp_weights *w,
+                                      const int i) {
     __m256 v = direct ? dendp_unpack_other(form, w->parts, i) : _mm256_loadu_ps(w->other + i);
     __asm__("" : "+x"(v));
     return v;
@@ -270,9 +272,9 @@ DENDP_INLINE_AVX2 __m256 dendp_other8(const dendp_form form, const int direct, c
     DENDP_FIX256(l##r, h##r)
 #define DENDP_STEP(j)                                                                                        \
     {                                                                                                        \
-        const int at = (j) * 4;                                                                              \
-        w_low = direct ? dendp_unpack_vector(form, w->parts, j, 0) : dendp_load256(w->code + (j) * 64);      \
-        w_high = direct ? dendp_unpack_vector(form, w->parts, j, 32) : dendp_load256(w->code + (j) * 64 + 32); \
+        const int at = (j)*4;                                                                                \
+        w_low = direct ? dendp_unpack_vector(form, w->parts, j, 0) : dendp_load256(w->code + (j)*64);        \
+        w_high = direct ? dendp_unpack_vector(form, w->parts, j, 32) : dendp_load256(w->code + (j)*64 + 32); \
         DENDP_EACH_ROW(R, DENDP_ADD)                                                                         \
     }
 
@@ -301,8 +303,8 @@ DENDP_INLINE_AVX2 void dendp_block_narrow(const dendp_form form, const int R, co
         scale_low = dendp_scale8(form, direct, w, 0);
         scale_high = dendp_scale8(form, direct, w, 8);
 #define DENDP_FIRST(r)                                                                                       \
-    s##r = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(l##r, ones)), scale_low);                   \
-    t##r = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(h##r, ones)), scale_high);                  \
+    s##r = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(l##r, ones)), scale_low);                      \
+    t##r = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(h##r, ones)), scale_high);                     \
     l##r = h##r = _mm256_slli_epi16(_mm256_sub_epi16(dendp_four(a[r].p), dendp_four(a[r].p_low)), shift);
         DENDP_EACH_ROW(R, DENDP_FIRST)
 #undef DENDP_FIRST
@@ -329,23 +331,23 @@ DENDP_INLINE_AVX2 void dendp_block_narrow(const dendp_form form, const int R, co
     }                                                                                                        \
     {                                                                                                        \
         __m256 scale = _mm256_broadcast_ss(&a[r].scale);                                                     \
-        __m256 y_low = _mm256_loadu_ps(y + (r) * 16), y_high = _mm256_loadu_ps(y + (r) * 16 + 8);            \
+        __m256 y_low = _mm256_loadu_ps(y + (r)*16), y_high = _mm256_loadu_ps(y + (r)*16 + 8);                \
         if (bits == 6) {                                                                                     \
-            s##r = _mm256_fmadd_ps(_mm256_cvtepi32_ps(l##r), other_low, s##r);                            \
-            t##r = _mm256_fmadd_ps(_mm256_cvtepi32_ps(h##r), other_high, t##r);                           \
+            s##r = _mm256_fmadd_ps(_mm256_cvtepi32_ps(l##r), other_low, s##r);                               \
+            t##r = _mm256_fmadd_ps(_mm256_cvtepi32_ps(h##r), other_high, t##r);                              \
             y_low = _mm256_fmadd_ps(s##r, scale, y_low);                                                     \
             y_high = _mm256_fmadd_ps(t##r, scale, y_high);                                                   \
         } else {                                                                                             \
-            y_low = _mm256_fmadd_ps(_mm256_cvtepi32_ps(l##r), _mm256_mul_ps(scale_low, scale), y_low);    \
-            y_high = _mm256_fmadd_ps(_mm256_cvtepi32_ps(h##r), _mm256_mul_ps(scale_high, scale), y_high); \
+            y_low = _mm256_fmadd_ps(_mm256_cvtepi32_ps(l##r), _mm256_mul_ps(scale_low, scale), y_low);       \
+            y_high = _mm256_fmadd_ps(_mm256_cvtepi32_ps(h##r), _mm256_mul_ps(scale_high, scale), y_high);    \
         }                                                                                                    \
         if (has_min) {                                                                                       \
             scale = _mm256_broadcast_ss(&a[r].min_factor);                                                   \
-            y_low = _mm256_fmadd_ps(other_low, scale, y_low);                                             \
-            y_high = _mm256_fmadd_ps(other_high, scale, y_high);                                          \
+            y_low = _mm256_fmadd_ps(other_low, scale, y_low);                                                \
+            y_high = _mm256_fmadd_ps(other_high, scale, y_high);                                             \
         }                                                                                                    \
-        _mm256_storeu_ps(y + (r) * 16, y_low);                                                               \
-        _mm256_storeu_ps(y + (r) * 16 + 8, y_high);                                                          \
+        _mm256_storeu_ps(y + (r)*16, y_low);                                                                 \
+        _mm256_storeu_ps(y + (r)*16 + 8, y_high);                                                            \
     }
     DENDP_EACH_ROW(R, DENDP_FOLD)
 #undef DENDP_FOLD
@@ -356,8 +358,10 @@ DENDP_INLINE_AVX2 void dendp_block_narrow(const dendp_form form, const int R, co
 
 /* Codes of 8 bits as two nibbles, from the panel, against R <= 2 rows. l, h:
  * sums of low nibbles for lanes 0-7, 8-15; m, n: of high nibbles. */
-DENDP_INLINE_AVX2 void dendp_block_wide(const int R, const dendp_weights *w, const dendp_act_block *a, float *y) {
-    const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16), nibble = _mm256_set1_epi8(15);
+DENDP_INLINE_AVX2 void dendp_block_wide(const int R, const dendp_weights *w, const dendp_act_block *a,
+                                        float *y) {
+    const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16),
+                  nibble = _mm256_set1_epi8(15);
     __m256i l0 = _mm256_setzero_si256(), l1 = l0, h0 = l0, h1 = l0, m0 = l0, m1 = l0, n0 = l0, n1 = l0;
     __m256i w_low, w_high, x, u, v;
     __m256 scale_low, scale_high;
@@ -371,15 +375,15 @@ DENDP_INLINE_AVX2 void dendp_block_wide(const int R, const dendp_weights *w, con
     DENDP_FIX256(low, high)
 #define DENDP_STEP(j)                                                                                        \
     {                                                                                                        \
-        const int at = (j) * 4;                                                                              \
-        w_low = _mm256_and_si256(dendp_load256(w->parts.q + (j) * 64), nibble);                              \
-        w_high = _mm256_and_si256(dendp_load256(w->parts.q + (j) * 64 + 32), nibble);                        \
+        const int at = (j)*4;                                                                                \
+        w_low = _mm256_and_si256(dendp_load256(w->parts.q + (j)*64), nibble);                                \
+        w_high = _mm256_and_si256(dendp_load256(w->parts.q + (j)*64 + 32), nibble);                          \
         DENDP_ADD(l0, h0, 0)                                                                                 \
         if (R > 1) {                                                                                         \
             DENDP_ADD(l1, h1, 1)                                                                             \
         }                                                                                                    \
-        w_low = _mm256_and_si256(_mm256_srli_epi16(dendp_load256(w->parts.q + (j) * 64), 4), nibble);        \
-        w_high = _mm256_and_si256(_mm256_srli_epi16(dendp_load256(w->parts.q + (j) * 64 + 32), 4), nibble);  \
+        w_low = _mm256_and_si256(_mm256_srli_epi16(dendp_load256(w->parts.q + (j)*64), 4), nibble);          \
+        w_high = _mm256_and_si256(_mm256_srli_epi16(dendp_load256(w->parts.q + (j)*64 + 32), 4), nibble);    \
         DENDP_ADD(m0, n0, 0)                                                                                 \
         if (R > 1) {                                                                                         \
             DENDP_ADD(m1, n1, 1)                                                                             \
@@ -405,12 +409,12 @@ DENDP_INLINE_AVX2 void dendp_block_wide(const int R, const dendp_weights *w, con
     h##r = _mm256_add_epi32(h##r, x);                                                                        \
     {                                                                                                        \
         __m256 scale = _mm256_broadcast_ss(&a[r].scale), y_low, y_high;                                      \
-        y_low = _mm256_loadu_ps(y + (r) * 16);                                                               \
-        y_high = _mm256_loadu_ps(y + (r) * 16 + 8);                                                          \
+        y_low = _mm256_loadu_ps(y + (r)*16);                                                                 \
+        y_high = _mm256_loadu_ps(y + (r)*16 + 8);                                                            \
         y_low = _mm256_fmadd_ps(_mm256_cvtepi32_ps(l##r), _mm256_mul_ps(scale_low, scale), y_low);           \
         y_high = _mm256_fmadd_ps(_mm256_cvtepi32_ps(h##r), _mm256_mul_ps(scale_high, scale), y_high);        \
-        _mm256_storeu_ps(y + (r) * 16, y_low);                                                               \
-        _mm256_storeu_ps(y + (r) * 16 + 8, y_high);                                                          \
+        _mm256_storeu_ps(y + (r)*16, y_low);                                                                 \
+        _mm256_storeu_ps(y + (r)*16 + 8, y_high);                                                            \
     }
     DENDP_FOLD(0)
     if (R > 1) {
@@ -428,7 +432,7 @@ DENDP_INLINE_AVX2 void dendp_block_wide16(const int R, const dendp_weights *w, c
     __m256 scale_low, scale_high;
     int j;
 #define DENDP_ADD(r)                                                                                         \
-    x = dendp_four(wide + (r) * 32 + at);                                                                    \
+    x = dendp_four(wide + (r)*32 + at);                                                                      \
     u = _mm256_madd_epi16(w_low, x);                                                                         \
     v = _mm256_madd_epi16(w_high, x);                                                                        \
     DENDP_FIX256(u, v)                                                                                       \
@@ -455,12 +459,12 @@ DENDP_INLINE_AVX2 void dendp_block_wide16(const int R, const dendp_weights *w, c
 #define DENDP_FOLD(r)                                                                                        \
     {                                                                                                        \
         __m256 scale = _mm256_broadcast_ss(&a[r].scale), y_low, y_high;                                      \
-        y_low = _mm256_loadu_ps(y + (r) * 16);                                                               \
-        y_high = _mm256_loadu_ps(y + (r) * 16 + 8);                                                          \
+        y_low = _mm256_loadu_ps(y + (r)*16);                                                                 \
+        y_high = _mm256_loadu_ps(y + (r)*16 + 8);                                                            \
         y_low = _mm256_fmadd_ps(_mm256_cvtepi32_ps(l##r), _mm256_mul_ps(scale_low, scale), y_low);           \
         y_high = _mm256_fmadd_ps(_mm256_cvtepi32_ps(h##r), _mm256_mul_ps(scale_high, scale), y_high);        \
-        _mm256_storeu_ps(y + (r) * 16, y_low);                                                               \
-        _mm256_storeu_ps(y + (r) * 16 + 8, y_high);                                                          \
+        _mm256_storeu_ps(y + (r)*16, y_low);                                                                 \
+        _mm256_storeu_ps(y + (r)*16 + 8, y_high);                                                            \
     }
     DENDP_EACH_ROW(R, DENDP_FOLD)
 #undef DENDP_FOLD
@@ -501,7 +505,8 @@ DENDP_INLINE_AVX2 void dendp_rows(const dendp_form form, const int R, const dend
 
 /* A whole panel against R <= 4 rows (2 for 8 bits).  a, y: as above. */
 DENDP_INLINE_AVX2 void dendp_rows_direct(const dendp_form form, const int R, const unsigned char *panel,
-                                         uint32_t n_blocks, const dendp_act_block *a, size_t a_stride, float *y) {
+                                         uint32_t n_blocks, const dendp_act_block *a, size_t a_stride,
+                                         float *y) {
     const dendp_form_layout *l = &dendp_form_layouts[form];
     const unsigned char *group = panel + l->header_bytes, *header = panel;
     const uint32_t block_bytes = l->q_bytes + l->h_bytes + l->s_bytes;
@@ -534,10 +539,9 @@ typedef void (*dendp_direct_fn)(const unsigned char *panel, uint32_t n_blocks, c
                                 size_t a_stride, float *y);
 
 #define DENDP_ROWS(name, form, R)                                                                            \
-    DENDP_TARGET_AVX2 DENDP_NOINLINE static void name(const dendp_unit *unit, uint32_t n,                    \
-                                                      const dendp_act_block *a, size_t a_stride,             \
-                                                      uint32_t row, float *y, const unsigned char *ahead,    \
-                                                      uint32_t ahead_bytes) {                                \
+    DENDP_TARGET_AVX2 DENDP_NOINLINE static void name(                                                       \
+        const dendp_unit *unit, uint32_t n, const dendp_act_block *a, size_t a_stride, uint32_t row,         \
+        float *y, const unsigned char *ahead, uint32_t ahead_bytes) {                                        \
         (void)row;                                                                                           \
         dendp_rows(form, R, unit, n, a, a_stride, row, y, ahead, ahead_bytes);                               \
     }
@@ -584,11 +588,14 @@ typedef struct dendp_avx2_form {
 } dendp_avx2_form;
 
 #define DENDP_FORM_AVX2(form, like, most_direct)                                                             \
-    {most_direct,                                                                                            \
-     4,                                                                                                      \
-     {dendp_##form##_direct1, dendp_##form##_direct2, dendp_##form##_direct3, dendp_##form##_direct4},       \
-     dendp_unpack_##form,                                                                                    \
-     {dendp_##like##_rows1, dendp_##like##_rows2, dendp_##like##_rows3, dendp_##like##_rows4}}
+    {                                                                                                        \
+        most_direct, 4,                                                                                      \
+            {dendp_##form##_direct1, dendp_##form##_direct2, dendp_##form##_direct3,                         \
+             dendp_##form##_direct4},                                                                        \
+            dendp_unpack_##form, {                                                                           \
+            dendp_##like##_rows1, dendp_##like##_rows2, dendp_##like##_rows3, dendp_##like##_rows4           \
+        }                                                                                                    \
+    }
 static const dendp_avx2_form dendp_avx2_forms[DENDP_N_QUANT_FORMS] = {
     DENDP_FORM_AVX2(q4_0, q4_0, 8),
     DENDP_FORM_AVX2(q4_1, q4_1, 8),
@@ -605,7 +612,8 @@ static const dendp_avx2_form dendp_avx2_forms[DENDP_N_QUANT_FORMS] = {
 };
 
 /* q of `rows` rows of a tile, n blocks, as 16-bit numbers. */
-DENDP_TARGET_AVX2 static void dendp_widen_rows(const dendp_act_block *a, uint32_t rows, uint32_t n, dendp_unit *unit) {
+DENDP_TARGET_AVX2 static void dendp_widen_rows(const dendp_act_block *a, uint32_t rows, uint32_t n,
+                                               dendp_unit *unit) {
     uint32_t t, r;
     for (t = 0; t < n; t++) {
         for (r = 0; r < rows; r++, a++) {
@@ -640,8 +648,8 @@ static void dendp_quant_avx2(dendp_form form, const unsigned char *panel, uint32
                 dendp_widen_rows(a, tile_rows, n, &unit);
             }
             for (r = 0; r < tile_rows; r += 4) { /* the first rows to use this unit fetch the next */
-                f->rows[dendp_min_u32(4, tile_rows - r) - 1](&unit, n, a + r, tile_rows, r, sum[tile + r], next,
-                                                             tile + r ? 0 : block_bytes);
+                f->rows[dendp_min_u32(4, tile_rows - r) - 1](&unit, n, a + r, tile_rows, r, sum[tile + r],
+                                                             next, tile + r ? 0 : block_bytes);
             }
         }
     }
@@ -666,8 +674,8 @@ DENDP_QUANT_AVX2(dendp_quant_q6_k_avx2, DENDP_FORM_Q6_K)
 
 /* -- float forms -------------------------------------------------------------- */
 
-#define DENDP_FLOAT_STEP 64  /* k that are widened at a time: a multiple of 4 */
-#define DENDP_FLOAT_ROWS 32  /* rows whose chains are kept */
+#define DENDP_FLOAT_STEP 64 /* k that are widened at a time: a multiple of 4 */
+#define DENDP_FLOAT_ROWS 32 /* rows whose chains are kept */
 
 /* 16 weights of any float form as floats: w [16]. */
 DENDP_INLINE_AVX2 void dendp_widen16(const dendp_form form, const unsigned char *panel, size_t k, float *w) {
@@ -695,23 +703,23 @@ DENDP_INLINE_AVX2 void dendp_float_rows(const int R, const float *w, uint32_t n,
         __m256 l0 = _mm256_loadu_ps(chain), h0 = _mm256_loadu_ps(chain + 8);
         __m256 l1 = l0, h1 = l0, l2 = l0, h2 = l0, l3 = l0, h3 = l0, w_low, w_high, v;
 #define DENDP_START(r)                                                                                       \
-    l##r = _mm256_loadu_ps(chain + (r) * 16);                                                                \
-    h##r = _mm256_loadu_ps(chain + (r) * 16 + 8);
+    l##r = _mm256_loadu_ps(chain + (r)*16);                                                                  \
+    h##r = _mm256_loadu_ps(chain + (r)*16 + 8);
         DENDP_EACH_ROW(R, DENDP_START)
 #undef DENDP_START
         for (i = c; i < n; i += 4) {
             w_low = _mm256_loadu_ps(w + i * 16);
             w_high = _mm256_loadu_ps(w + i * 16 + 8);
 #define DENDP_ADD(r)                                                                                         \
-    v = _mm256_broadcast_ss(x + (r) * ldx + i);                                                              \
+    v = _mm256_broadcast_ss(x + (r)*ldx + i);                                                                \
     l##r = _mm256_fmadd_ps(w_low, v, l##r);                                                                  \
     h##r = _mm256_fmadd_ps(w_high, v, h##r);
             DENDP_EACH_ROW(R, DENDP_ADD)
 #undef DENDP_ADD
         }
 #define DENDP_STOP(r)                                                                                        \
-    _mm256_storeu_ps(chain + (r) * 16, l##r);                                                                \
-    _mm256_storeu_ps(chain + (r) * 16 + 8, h##r);
+    _mm256_storeu_ps(chain + (r)*16, l##r);                                                                  \
+    _mm256_storeu_ps(chain + (r)*16 + 8, h##r);
         DENDP_EACH_ROW(R, DENDP_STOP)
 #undef DENDP_STOP
     }

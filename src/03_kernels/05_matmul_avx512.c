@@ -79,8 +79,8 @@ DENDP_INLINE_AVX512 __m512i dendp_all16(const void *p) {
 /* One panel against R rows of a tile.  a: row 0 of block 0, rows adjacent,
  * blocks a_stride apart.  y[r * ldy + i], i < 16. */
 DENDP_INLINE_AVX512 void dendp_rows_avx512(const dendp_form form, const int R, const unsigned char *panel,
-                                           uint32_t n_blocks, const dendp_act_block *a, size_t a_stride, float *y,
-                                           size_t ldy) {
+                                           uint32_t n_blocks, const dendp_act_block *a, size_t a_stride,
+                                           float *y, size_t ldy) {
     const dendp_form_layout *l = &dendp_form_layouts[form];
     const int h_bits = l->h_bytes == 128 ? 2 : l->h_bytes == 64 ? 1 : 0;
     const int has_min = l->centre == 0;
@@ -105,8 +105,8 @@ DENDP_INLINE_AVX512 void dendp_rows_avx512(const dendp_form form, const int R, c
  * since these are immediate operands). */
 #define DENDP_LOW(j, field1, field2)                                                                         \
     {                                                                                                        \
-        const int at = (j) * 4;                                                                              \
-        w = dendp_load512(q + (j) * 64);                                                                     \
+        const int at = (j)*4;                                                                                \
+        w = dendp_load512(q + (j)*64);                                                                       \
         if (l->q_bytes != 512) {                                                                             \
             w = _mm512_and_si512(w, nibble);                                                                 \
             DENDP_JOIN(field1, field2)                                                                       \
@@ -116,11 +116,11 @@ DENDP_INLINE_AVX512 void dendp_rows_avx512(const dendp_form form, const int R, c
 /* Vector j of the high codes, k 16 + 4j ... */
 #define DENDP_HIGH(j, field1, field2)                                                                        \
     {                                                                                                        \
-        const int at = (j) * 4 + 16;                                                                         \
+        const int at = (j)*4 + 16;                                                                           \
         if (l->q_bytes == 512) {                                                                             \
-            w = dendp_load512(q + (j) * 64 + 256);                                                           \
+            w = dendp_load512(q + (j)*64 + 256);                                                             \
         } else {                                                                                             \
-            w = _mm512_and_si512(_mm512_srli_epi16(dendp_load512(q + (j) * 64), 4), nibble);                 \
+            w = _mm512_and_si512(_mm512_srli_epi16(dendp_load512(q + (j)*64), 4), nibble);                   \
             DENDP_JOIN(field1, field2)                                                                       \
         }                                                                                                    \
         DENDP_EACH_ROW8(R, DENDP_DOT)                                                                        \
@@ -162,7 +162,7 @@ DENDP_INLINE_AVX512 void dendp_rows_avx512(const dendp_form form, const int R, c
             ws = _mm512_mul_ps(d, dendp_signed16(s + 16));
             DENDP_FIX512(ws)
 #define DENDP_SECOND(r)                                                                                      \
-    t##r = _mm512_fmadd_ps(dendp_floats16(d##r), ws, t##r);                                              \
+    t##r = _mm512_fmadd_ps(dendp_floats16(d##r), ws, t##r);                                                  \
     y##r = _mm512_fmadd_ps(t##r, _mm512_set1_ps(a[r].scale), y##r);
             DENDP_EACH_ROW8(R, DENDP_SECOND)
 #undef DENDP_SECOND
@@ -170,8 +170,8 @@ DENDP_INLINE_AVX512 void dendp_rows_avx512(const dendp_form form, const int R, c
             __m512 ws, wm = _mm512_setzero_ps();
 #define DENDP_START(r)                                                                                       \
     d##r = l->centre == 0    ? _mm512_setzero_si512()                                                        \
-           : l->centre == 8  ? DENDP_LEFT32(dendp_all16(&a[r].n), 3)                                    \
-           : l->centre == 16 ? DENDP_LEFT32(dendp_all16(&a[r].n), 4)                                    \
+           : l->centre == 8  ? DENDP_LEFT32(dendp_all16(&a[r].n), 3)                                         \
+           : l->centre == 16 ? DENDP_LEFT32(dendp_all16(&a[r].n), 4)                                         \
                              : DENDP_LEFT32(dendp_all16(&a[r].n), 7);
             DENDP_EACH_ROW8(R, DENDP_START)
 #undef DENDP_START
@@ -180,8 +180,8 @@ DENDP_INLINE_AVX512 void dendp_rows_avx512(const dendp_form form, const int R, c
             if (l->header_bytes) {
                 ws = _mm512_mul_ps(dendp_halves16(header), dendp_bytes16(s));
                 wm = _mm512_mul_ps(dendp_halves16(header + 32), dendp_bytes16(s + 16));
-                wm = _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(wm),
-                                                          _mm512_set1_epi32((int32_t)0x80000000u)));
+                wm = _mm512_castsi512_ps(
+                    _mm512_xor_si512(_mm512_castps_si512(wm), _mm512_set1_epi32((int32_t)0x80000000u)));
                 DENDP_FIX512(ws)
                 DENDP_FIX512(wm)
             } else {
@@ -191,7 +191,7 @@ DENDP_INLINE_AVX512 void dendp_rows_avx512(const dendp_form form, const int R, c
                 }
             }
 #define DENDP_FOLD(r)                                                                                        \
-    y##r = _mm512_fmadd_ps(dendp_floats16(d##r), _mm512_mul_ps(ws, _mm512_set1_ps(a[r].scale)), y##r);   \
+    y##r = _mm512_fmadd_ps(dendp_floats16(d##r), _mm512_mul_ps(ws, _mm512_set1_ps(a[r].scale)), y##r);       \
     if (has_min) {                                                                                           \
         y##r = _mm512_fmadd_ps(wm, _mm512_set1_ps(a[r].min_factor), y##r);                                   \
     }
@@ -212,7 +212,7 @@ DENDP_INLINE_AVX512 void dendp_rows_avx512(const dendp_form form, const int R, c
             }
         }
     }
-#define DENDP_STORE(r) _mm512_storeu_ps(y + (r) * ldy, y##r);
+#define DENDP_STORE(r) _mm512_storeu_ps(y + (r)*ldy, y##r);
     DENDP_EACH_ROW8(R, DENDP_STORE)
 #undef DENDP_STORE
 }
@@ -263,20 +263,22 @@ DENDP_INLINE_AVX512 __m512 dendp_weights16(const dendp_form form, const unsigned
         return dendp_halves16(panel + k * 32);
     }
     return _mm512_castsi512_ps(DENDP_LEFT32(
-        _mm512_maskz_cvtepu16_epi32(DENDP_ALL_LANES, _mm256_loadu_si256((const __m256i *)(const void *)(panel + k * 32))),
+        _mm512_maskz_cvtepu16_epi32(DENDP_ALL_LANES,
+                                    _mm256_loadu_si256((const __m256i *)(const void *)(panel + k * 32))),
         16));
 }
 
 /* One float panel against R <= 4 rows: 4 chains a row, all in registers. */
-DENDP_INLINE_AVX512 void dendp_float_rows_avx512(const dendp_form form, const int R, const unsigned char *panel,
-                                                 uint32_t k, const float *x, size_t ldx, float *y, size_t ldy) {
+DENDP_INLINE_AVX512 void dendp_float_rows_avx512(const dendp_form form, const int R,
+                                                 const unsigned char *panel, uint32_t k, const float *x,
+                                                 size_t ldx, float *y, size_t ldy) {
     __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
     __m512 c0 = a0, c1 = a0, c2 = a0, c3 = a0, e0 = a0, e1 = a0, e2 = a0, e3 = a0, w;
     uint32_t i;
-#define DENDP_A(r) a##r = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(r) * ldx + i]), a##r);
-#define DENDP_B(r) b##r = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(r) * ldx + i + 1]), b##r);
-#define DENDP_C(r) c##r = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(r) * ldx + i + 2]), c##r);
-#define DENDP_E(r) e##r = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(r) * ldx + i + 3]), e##r);
+#define DENDP_A(r) a##r = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(r)*ldx + i]), a##r);
+#define DENDP_B(r) b##r = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(r)*ldx + i + 1]), b##r);
+#define DENDP_C(r) c##r = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(r)*ldx + i + 2]), c##r);
+#define DENDP_E(r) e##r = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(r)*ldx + i + 3]), e##r);
     for (i = 0; i + 4 <= k; i += 4) {
         w = dendp_weights16(form, panel, i);
         DENDP_EACH_ROW(R, DENDP_A)
@@ -308,7 +310,7 @@ DENDP_INLINE_AVX512 void dendp_float_rows_avx512(const dendp_form form, const in
     c##r = _mm512_add_ps(c##r, e##r);                                                                        \
     DENDP_FIX512(a##r)                                                                                       \
     DENDP_FIX512(c##r)                                                                                       \
-    _mm512_storeu_ps(y + (r) * ldy, _mm512_add_ps(a##r, c##r));
+    _mm512_storeu_ps(y + (r)*ldy, _mm512_add_ps(a##r, c##r));
     DENDP_EACH_ROW(R, DENDP_STORE)
 #undef DENDP_STORE
 }

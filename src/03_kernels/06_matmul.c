@@ -80,8 +80,8 @@ static const dendp_kernels *dendp_kernels_get(dend_isa isa) {
 /* Quantises rows x[r * ldx + ...][k], r < n_rows, into act (dendp_act_bytes,
  * 64-aligned): the tiles of 8 rows [first_tile, first_tile + n_tiles) of it.
  * Threads: any, on different tiles. */
-static void dendp_act_quantise(const dendp_kernels *kn, const float *x, size_t ldx, uint32_t n_rows, uint32_t k,
-                               void *act, uint32_t first_tile, uint32_t n_tiles) {
+static void dendp_act_quantise(const dendp_kernels *kn, const float *x, size_t ldx, uint32_t n_rows,
+                               uint32_t k, void *act, uint32_t first_tile, uint32_t n_tiles) {
     uint32_t n_blocks = 2 * dendp_div_up(k, 64), tile, r;
     for (tile = first_tile; tile < first_tile + n_tiles; tile++) {
         uint32_t first = tile * DENDP_TILE_ROWS, rows = dendp_min_u32(DENDP_TILE_ROWS, n_rows - first);
@@ -97,8 +97,9 @@ static void dendp_act_quantise(const dendp_kernels *kn, const float *x, size_t l
  * of y is touched.  Quantised forms take act, made from the same n_rows rows
  * (x may be NULL); float forms take x[r * ldx + k] (act may be NULL).
  * Threads: any, on different panels. */
-static void dendp_matmul(const dendp_kernels *kn, const dendp_panels *w, const void *act, const float *x, size_t ldx,
-                         uint32_t n_rows, uint32_t first_panel, uint32_t n_panels, float *y, size_t ldy) {
+static void dendp_matmul(const dendp_kernels *kn, const dendp_panels *w, const void *act, const float *x,
+                         size_t ldx, uint32_t n_rows, uint32_t first_panel, uint32_t n_panels, float *y,
+                         size_t ldy) {
     uint32_t base, i, r;
     for (base = 0; base < n_rows; base += DENDP_MATMUL_ROWS) {
         uint32_t rows = dendp_min_u32(DENDP_MATMUL_ROWS, n_rows - base);
@@ -113,7 +114,8 @@ static void dendp_matmul(const dendp_kernels *kn, const dendp_panels *w, const v
                 const dendp_act_block *a = (const dendp_act_block *)act + (size_t)base * w->n_blocks;
                 kn->quant[w->form](panel, w->n_blocks, a, rows, out, ld);
             } else {
-                kn->flt[w->form - DENDP_N_QUANT_FORMS](panel, w->k, x + (size_t)base * ldx, ldx, rows, out, ld);
+                kn->flt[w->form - DENDP_N_QUANT_FORMS](panel, w->k, x + (size_t)base * ldx, ldx, rows, out,
+                                                       ld);
             }
             for (r = 0; r < rows && out != to; r++) {
                 memcpy(to + r * ldy, edge[r], lanes * sizeof(float));

@@ -130,7 +130,8 @@ DENDP_TARGET_AVX2 static __m256 dendp_exp2_avx2(__m256 x) {
     return _mm256_mul_ps(p, _mm256_castsi256_ps(n));
 }
 
-DENDP_TARGET_AVX2 static void dendp_rms_norm_avx2(const float *x, const float *w, float eps, uint32_t n, float *y) {
+DENDP_TARGET_AVX2 static void dendp_rms_norm_avx2(const float *x, const float *w, float eps, uint32_t n,
+                                                  float *y) {
     __m256 lo = _mm256_setzero_ps(), hi = _mm256_setzero_ps(), v;
     float lane[16], scale;
     uint32_t i;
@@ -148,7 +149,8 @@ DENDP_TARGET_AVX2 static void dendp_rms_norm_avx2(const float *x, const float *w
     scale = 1.0f / sqrtf(dendp_sum16(lane) / (float)n + eps);
     v = _mm256_set1_ps(scale);
     for (i = 0; i + 8 <= n; i += 8) {
-        _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), v), _mm256_loadu_ps(w + i)));
+        _mm256_storeu_ps(y + i,
+                         _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), v), _mm256_loadu_ps(w + i)));
     }
     for (; i < n; i++) {
         y[i] = x[i] * scale * w[i];
@@ -204,9 +206,10 @@ DENDP_TARGET_AVX2 static double dendp_sum_exp_avx2(const float *x, uint32_t n, f
         __m256 lo = _mm256_setzero_ps(), hi = _mm256_setzero_ps();
         float lane[16];
         for (j = i; j + 16 <= n && j < i + 512; j += 16) {
-            lo = _mm256_add_ps(lo, dendp_exp2_avx2(_mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x + j), m), scale)));
-            hi = _mm256_add_ps(hi,
-                               dendp_exp2_avx2(_mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x + j + 8), m), scale)));
+            lo = _mm256_add_ps(
+                lo, dendp_exp2_avx2(_mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x + j), m), scale)));
+            hi = _mm256_add_ps(
+                hi, dendp_exp2_avx2(_mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x + j + 8), m), scale)));
         }
         _mm256_storeu_ps(lane, lo);
         _mm256_storeu_ps(lane + 8, hi);
@@ -259,8 +262,8 @@ typedef struct dendp_vector_ops {
 
 /* DEFAULT = the best that this processor has; AVX-512 processors take the AVX2 form. */
 static const dendp_vector_ops *dendp_vector_ops_get(dend_isa isa) {
-    static const dendp_vector_ops scalar = {dendp_rms_norm_scalar, dendp_silu_mul_scalar, dendp_softmax_scalar,
-                                            dendp_sum_exp_scalar};
+    static const dendp_vector_ops scalar = {dendp_rms_norm_scalar, dendp_silu_mul_scalar,
+                                            dendp_softmax_scalar, dendp_sum_exp_scalar};
 #if DENDP_X86
     static const dendp_vector_ops avx2 = {dendp_rms_norm_avx2, dendp_silu_mul_avx2, dendp_softmax_avx2,
                                           dendp_sum_exp_avx2};

@@ -33,7 +33,8 @@ static uint32_t dendp_q8_groups(uint32_t d) {
 /* -- scalar: the meaning ---------------------------------------------------- */
 
 /* Q [n_q][d], k one K tile, s [n_q][ld_s]. */
-static void dendp_score_f32_scalar(const void *k, uint32_t d, const float *q, uint32_t n_q, float *s, uint32_t ld_s) {
+static void dendp_score_f32_scalar(const void *k, uint32_t d, const float *q, uint32_t n_q, float *s,
+                                   uint32_t ld_s) {
     const float *key = (const float *)k;
     uint32_t a, i, t;
     for (a = 0; a < n_q; a++) {
@@ -47,7 +48,8 @@ static void dendp_score_f32_scalar(const void *k, uint32_t d, const float *q, ui
     }
 }
 
-static void dendp_score_f16_scalar(const void *k, uint32_t d, const float *q, uint32_t n_q, float *s, uint32_t ld_s) {
+static void dendp_score_f16_scalar(const void *k, uint32_t d, const float *q, uint32_t n_q, float *s,
+                                   uint32_t ld_s) {
     const uint16_t *key = (const uint16_t *)k;
     uint32_t a, i, t;
     for (a = 0; a < n_q; a++) {
@@ -61,7 +63,8 @@ static void dendp_score_f16_scalar(const void *k, uint32_t d, const float *q, ui
     }
 }
 
-static void dendp_score_q8_scalar(const void *k, uint32_t d, const float *q, uint32_t n_q, float *s, uint32_t ld_s) {
+static void dendp_score_q8_scalar(const void *k, uint32_t d, const float *q, uint32_t n_q, float *s,
+                                  uint32_t ld_s) {
     const int8_t *key = (const int8_t *)k;
     const uint16_t *scale = (const uint16_t *)((const unsigned char *)k + (size_t)d * 16);
     uint32_t a, i, t, b;
@@ -299,7 +302,8 @@ DENDP_TARGET_AVX2 static void dendp_add_v_q8_avx2(const void *v, uint32_t d, con
 
 /* -- choice ----------------------------------------------------------------- */
 
-typedef void (*dendp_score_fn)(const void *k, uint32_t d, const float *q, uint32_t n_q, float *s, uint32_t ld_s);
+typedef void (*dendp_score_fn)(const void *k, uint32_t d, const float *q, uint32_t n_q, float *s,
+                               uint32_t ld_s);
 typedef void (*dendp_add_v_fn)(const void *v, uint32_t d, const float *p, uint32_t ld_p, uint32_t n_q,
                                uint32_t mask, float *o);
 

@@ -45,7 +45,8 @@ static uint64_t dendp_codec_f32_bytes(uint32_t d) {
     return dendp_codec_round((uint64_t)d * 64);
 }
 
-static void dendp_codec_f32_put(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, const float *k, const float *v) {
+static void dendp_codec_f32_put(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, const float *k,
+                                const float *v) {
     float *kt = (float *)k_tile, *vt = (float *)v_tile;
     uint32_t i;
     for (i = 0; i < d; i++) {
@@ -54,7 +55,8 @@ static void dendp_codec_f32_put(void *k_tile, void *v_tile, uint32_t d, uint32_t
     memcpy(vt + (size_t)slot * d, v, d * sizeof(float));
 }
 
-static void dendp_codec_f32_get(const void *k_tile, const void *v_tile, uint32_t d, uint32_t slot, float *k, float *v) {
+static void dendp_codec_f32_get(const void *k_tile, const void *v_tile, uint32_t d, uint32_t slot, float *k,
+                                float *v) {
     const float *kt = (const float *)k_tile, *vt = (const float *)v_tile;
     uint32_t i;
     for (i = 0; i < d; i++) {
@@ -71,7 +73,8 @@ static void dendp_codec_f32_copy(void *k_dst, void *v_dst, uint32_t dst, const v
     for (i = 0; i < d; i++) {
         memmove(kd + i * 16 + dst, ks + i * 16 + src, n * sizeof(float));
     }
-    memmove((float *)v_dst + (size_t)dst * d, (const float *)v_src + (size_t)src * d, (size_t)n * d * sizeof(float));
+    memmove((float *)v_dst + (size_t)dst * d, (const float *)v_src + (size_t)src * d,
+            (size_t)n * d * sizeof(float));
 }
 
 /* -- f16 -------------------------------------------------------------------- */
@@ -80,7 +83,8 @@ static uint64_t dendp_codec_f16_bytes(uint32_t d) {
     return dendp_codec_round((uint64_t)d * 32);
 }
 
-static void dendp_codec_f16_put(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, const float *k, const float *v) {
+static void dendp_codec_f16_put(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, const float *k,
+                                const float *v) {
     uint16_t *kt = (uint16_t *)k_tile, *vt = (uint16_t *)v_tile + (size_t)slot * d;
     uint32_t i;
     for (i = 0; i < d; i++) {
@@ -89,7 +93,8 @@ static void dendp_codec_f16_put(void *k_tile, void *v_tile, uint32_t d, uint32_t
     }
 }
 
-static void dendp_codec_f16_get(const void *k_tile, const void *v_tile, uint32_t d, uint32_t slot, float *k, float *v) {
+static void dendp_codec_f16_get(const void *k_tile, const void *v_tile, uint32_t d, uint32_t slot, float *k,
+                                float *v) {
     const uint16_t *kt = (const uint16_t *)k_tile, *vt = (const uint16_t *)v_tile + (size_t)slot * d;
     uint32_t i;
     for (i = 0; i < d; i++) {
@@ -126,7 +131,8 @@ static uint16_t dendp_q8_encode(const float *x, uint32_t n, int8_t *code, uint32
         float a = fabsf(x[i]);
         amax = dendp_finite(a) && a > amax ? a : amax;
     }
-    scale = dendp_f32_to_f16(dendp_finite(amax / 127.0f) && amax / 127.0f < 65504.0f ? amax / 127.0f : 65504.0f);
+    scale =
+        dendp_f32_to_f16(dendp_finite(amax / 127.0f) && amax / 127.0f < 65504.0f ? amax / 127.0f : 65504.0f);
     inverse = dendp_f16_to_f32(scale);
     inverse = inverse > 0.0f ? 1.0f / inverse : 0.0f;
     for (i = 0; i < n; i++) {
@@ -137,7 +143,8 @@ static uint16_t dendp_q8_encode(const float *x, uint32_t n, int8_t *code, uint32
     return scale;
 }
 
-static void dendp_codec_q8_put(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, const float *k, const float *v) {
+static void dendp_codec_q8_put(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, const float *k,
+                               const float *v) {
     int8_t *kt = (int8_t *)k_tile, *vt = (int8_t *)v_tile;
     uint16_t *ks = (uint16_t *)(void *)((unsigned char *)k_tile + (size_t)d * 16);
     uint16_t *vs = (uint16_t *)(void *)((unsigned char *)v_tile + (size_t)d * 16);
@@ -149,7 +156,8 @@ static void dendp_codec_q8_put(void *k_tile, void *v_tile, uint32_t d, uint32_t 
     }
 }
 
-static void dendp_codec_q8_get(const void *k_tile, const void *v_tile, uint32_t d, uint32_t slot, float *k, float *v) {
+static void dendp_codec_q8_get(const void *k_tile, const void *v_tile, uint32_t d, uint32_t slot, float *k,
+                               float *v) {
     const int8_t *kt = (const int8_t *)k_tile, *vt = (const int8_t *)v_tile;
     const uint16_t *ks = (const uint16_t *)(const void *)((const unsigned char *)k_tile + (size_t)d * 16);
     const uint16_t *vs = (const uint16_t *)(const void *)((const unsigned char *)v_tile + (size_t)d * 16);
@@ -173,7 +181,8 @@ static void dendp_codec_q8_copy(void *k_dst, void *v_dst, uint32_t dst, const vo
         memmove(kd + codes + (i * 16 + dst) * 2, ks + codes + (i * 16 + src) * 2, (size_t)n * 2);
     }
     memmove(vd + (size_t)dst * d, vs + (size_t)src * d, (size_t)n * d);
-    memmove(vd + codes + (size_t)dst * groups * 2, vs + codes + (size_t)src * groups * 2, (size_t)n * groups * 2);
+    memmove(vd + codes + (size_t)dst * groups * 2, vs + codes + (size_t)src * groups * 2,
+            (size_t)n * groups * 2);
 }
 
 /* -- choice ----------------------------------------------------------------- */

@@ -195,8 +195,8 @@ static void dendp_cache_reset(dendp_cache *c) {
 
 /* Creates a cache in one allocation of *bytes, for engines and for tests that
  * need no model. Free it with dendp_free(allocator, cache, bytes). */
-static DENDP_UNUSED dendp_cache *dendp_cache_create(const dendp_cache_desc *desc, const dend_allocator *allocator,
-                                                    uint64_t *bytes) {
+static DENDP_UNUSED dendp_cache *dendp_cache_create(const dendp_cache_desc *desc,
+                                                    const dend_allocator *allocator, uint64_t *bytes) {
     dendp_cache measure, *c;
     dendp_carver carver;
     uint64_t kv_bytes;

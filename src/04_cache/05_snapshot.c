@@ -124,7 +124,8 @@ static dend_status dendp_snapshot_fill(dendp_cache *c, dendp_slot *slot, dendp_s
     for (g = 0; g < c->desc.n_groups && !s->failed; g++) {
         uint32_t first;
         dendp_source_read(s, &first, sizeof first);
-        if (s->failed || first > n_ready / c->desc.block_tokens || (first > 0 && c->groups[g].desc.window == 0)) {
+        if (s->failed || first > n_ready / c->desc.block_tokens ||
+            (first > 0 && c->groups[g].desc.window == 0)) {
             return DEND_ERR_FORMAT;
         }
         if (dendp_cache_trim(c, slot, g, first * c->desc.block_tokens) != DEND_OK) {
@@ -177,7 +178,8 @@ static dend_status dendp_snapshot_fill(dendp_cache *c, dendp_slot *slot, dendp_s
 /* Makes a new sequence from saved bytes. FORMAT for bytes that are damaged or
  * of another shape; CONTEXT_FULL, NO_BLOCKS, NO_SEQUENCES. On error nothing
  * has changed. */
-static dend_status dendp_cache_restore(dendp_cache *c, const dend_reader *reader, uint32_t n_vocab, dend_seq *out) {
+static dend_status dendp_cache_restore(dendp_cache *c, const dend_reader *reader, uint32_t n_vocab,
+                                       dend_seq *out) {
     dendp_source s;
     dendp_slot *slot;
     dend_seq seq;
@@ -188,8 +190,8 @@ static dend_status dendp_cache_restore(dendp_cache *c, const dend_reader *reader
     s.reader = reader;
     dendp_source_read(&s, head, sizeof head);
     dendp_source_read(&s, words, sizeof words);
-    if (s.failed || head[0] != DENDP_SNAPSHOT_MAGIC || head[1] != DENDP_SNAPSHOT_VERSION || head[3] > head[2] ||
-        words[0] != dendp_cache_shape(c)) {
+    if (s.failed || head[0] != DENDP_SNAPSHOT_MAGIC || head[1] != DENDP_SNAPSHOT_VERSION ||
+        head[3] > head[2] || words[0] != dendp_cache_shape(c)) {
         return DEND_ERR_FORMAT;
     }
     status = dendp_cache_seq_create(c, &seq);

@@ -59,8 +59,8 @@ static void dendp_heap_sink(const float *logits, uint32_t *heap, uint32_t n, uin
 
 /* Writes the survivors of top_k and top_p, best first, to the end of ids [n]
  * and returns their number; ids + n - result is the first. */
-static uint32_t dendp_sample_filter(const float *logits, uint32_t n, const dend_sample_params *p, double total,
-                                    float max, uint32_t *ids) {
+static uint32_t dendp_sample_filter(const float *logits, uint32_t n, const dend_sample_params *p,
+                                    double total, float max, uint32_t *ids) {
     uint32_t i, left = n, k = p->top_k ? dendp_min_u32(p->top_k, n) : n;
     double mass = 0.0, want;
     bool nucleus = p->top_p > 0.0f && p->top_p < 1.0f;
@@ -113,8 +113,8 @@ static double dendp_sample_total(const dendp_vector_ops *ops, const float *logit
 }
 
 static dend_status dendp_sample_check(const dend_sample_params *p) {
-    if (!dendp_finite(p->temperature) || p->temperature < 0.0f || !dendp_finite(p->top_p) || p->top_p < 0.0f ||
-        !dendp_finite(p->min_p) || p->min_p < 0.0f || p->min_p > 1.0f) {
+    if (!dendp_finite(p->temperature) || p->temperature < 0.0f || !dendp_finite(p->top_p) ||
+        p->top_p < 0.0f || !dendp_finite(p->min_p) || p->min_p < 0.0f || p->min_p > 1.0f) {
         return DEND_ERR_ARGUMENT;
     }
     return DEND_OK;

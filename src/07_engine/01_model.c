@@ -14,10 +14,10 @@
 
 /* The weights of one layer. Vectors are f32; absent ones are NULL. */
 typedef struct dendp_layer {
-    const float *attn_norm, *ffn_norm;         /* [D] */
-    const float *q_bias, *k_bias, *v_bias;     /* [H*d], [G*d], [G*d] */
-    dendp_panels q, k, v, o;                   /* [H*d][D], [G*d][D], [G*d][D], [D][H*d] */
-    dendp_panels gate, up, down;               /* [F][D], [F][D], [D][F] */
+    const float *attn_norm, *ffn_norm;     /* [D] */
+    const float *q_bias, *k_bias, *v_bias; /* [H*d], [G*d], [G*d] */
+    dendp_panels q, k, v, o;               /* [H*d][D], [G*d][D], [G*d][D], [D][H*d] */
+    dendp_panels gate, up, down;           /* [F][D], [F][D], [D][F] */
 } dendp_layer;
 
 struct dend_model {
@@ -118,8 +118,8 @@ static dend_status dendp_model_place(dend_model *m, const dendp_gguf *g, dendp_c
                 dendp_panels panels;
                 uint64_t bytes;
                 unsigned char *data;
-                dend_status status =
-                    dendp_panels_plan(&panels, t->type->id, (uint32_t)t->dims[1], (uint32_t)t->dims[0], &bytes);
+                dend_status status = dendp_panels_plan(&panels, t->type->id, (uint32_t)t->dims[1],
+                                                       (uint32_t)t->dims[0], &bytes);
                 if (status != DEND_OK) {
                     return DENDP_FAIL(err, status, "no kernel for this tensor", t->where);
                 }
@@ -134,7 +134,8 @@ static dend_status dendp_model_place(dend_model *m, const dendp_gguf *g, dendp_c
     if (cfg->tied_head) {
         m->head = m->embd;
     }
-    return c->overflow ? DENDP_FAIL(err, DEND_ERR_MEMORY, "weights are too large for this system", 0) : DEND_OK;
+    return c->overflow ? DENDP_FAIL(err, DEND_ERR_MEMORY, "weights are too large for this system", 0)
+                       : DEND_OK;
 }
 
 /* Packing a matrix, panels per task; `rows` of a task come from the file's
@@ -151,9 +152,11 @@ typedef struct dendp_pack {
 
 static void dendp_pack_task(void *ctx, uint32_t index) {
     dendp_pack *p = (dendp_pack *)ctx;
-    uint32_t first = index * DENDP_PACK_PANELS, n = dendp_min_u32(DENDP_PACK_PANELS, p->panels->n_panels - first);
+    uint32_t first = index * DENDP_PACK_PANELS,
+             n = dendp_min_u32(DENDP_PACK_PANELS, p->panels->n_panels - first);
     uint32_t n_rows = dendp_min_u32(n * DENDP_LANES, p->panels->n_rows - first * DENDP_LANES);
-    uint64_t at = (uint64_t)first * DENDP_LANES * p->panels->file_row_bytes, bytes = n_rows * p->panels->file_row_bytes;
+    uint64_t at = (uint64_t)first * DENDP_LANES * p->panels->file_row_bytes,
+             bytes = n_rows * p->panels->file_row_bytes;
     const unsigned char *file = dendp_gguf_tensor_data(p->g, p->t);
     union {
         const unsigned char *from;
@@ -168,7 +171,7 @@ static void dendp_pack_task(void *ctx, uint32_t index) {
         if (status == DEND_OK) {
             dendp_panels_pack(p->panels, data.to, rows, first, n);
         } else {
-            dendp_atomic_store(&p->failed, (uint32_t)-(int32_t)status);
+            dendp_atomic_store(&p->failed, (uint32_t) - (int32_t)status);
         }
         dendp_free(p->allocator, rows, bytes);
     }
@@ -239,7 +242,8 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
         return status;
     }
     if (m->has_tokenizer && m->tokenizer.n_vocab > m->config.n_vocab) {
-        return DENDP_FAIL(err, DEND_ERR_FORMAT, "the tokenizer has more tokens than the embedding has rows", 0);
+        return DENDP_FAIL(err, DEND_ERR_FORMAT, "the tokenizer has more tokens than the embedding has rows",
+                          0);
     }
     memset(&c, 0, sizeof c);
     status = dendp_model_place(m, g, &c, err);

@@ -27,8 +27,8 @@
  * ======================================================================== */
 
 #define DENDP_SEGMENT 512u
-#define DENDP_MAX_TREE 256u         /* rows of one token tree */
-#define DENDP_ATTENTION_QUERIES 8u  /* query heads of one pass over a segment */
+#define DENDP_MAX_TREE 256u        /* rows of one token tree */
+#define DENDP_ATTENTION_QUERIES 8u /* query heads of one pass over a segment */
 #define DENDP_MAX_HEAD_DIM 512u
 
 /* The overlay: K and V of tree rows, in the codec's tiles, 16 rows a tile.
@@ -42,19 +42,19 @@ typedef struct dendp_overlay {
 /* One row on its way through the model. */
 typedef struct dendp_row {
     int32_t token;
-    uint32_t pos;        /* of the token */
-    uint32_t record;     /* whose table it reads */
-    uint32_t n_past;     /* positions that it reads from the table: pos + 1, or the committed length of a tree */
-    uint32_t tree_first; /* overlay slot of its tree's row 0, or DENDP_NONE */
-    uint32_t tree_row;   /* its row in the tree */
-    uint32_t logits_row; /* row of the output, or DENDP_NONE */
-    bool write_kv;       /* false when a sharer has written the same already */
+    uint32_t pos;    /* of the token */
+    uint32_t record; /* whose table it reads */
+    uint32_t n_past; /* positions that it reads from the table: pos + 1, or the committed length of a tree */
+    uint32_t tree_first;                     /* overlay slot of its tree's row 0, or DENDP_NONE */
+    uint32_t tree_row;                       /* its row in the tree */
+    uint32_t logits_row;                     /* row of the output, or DENDP_NONE */
+    bool write_kv;                           /* false when a sharer has written the same already */
     uint64_t ancestors[DENDP_MAX_TREE / 64]; /* rows of its tree that it sees, itself included */
 } dendp_row;
 
 /* Sizes the overlay and returns its bytes. All layers share one tile size. */
-static uint64_t dendp_overlay_layout(dendp_overlay *o, uint64_t tile_bytes, uint32_t n_kv_heads, uint32_t n_layers,
-                                     uint32_t n_rows) {
+static uint64_t dendp_overlay_layout(dendp_overlay *o, uint64_t tile_bytes, uint32_t n_kv_heads,
+                                     uint32_t n_layers, uint32_t n_rows) {
     o->n_rows = n_rows;
     o->tile_bytes = tile_bytes;
     o->layer_bytes = tile_bytes * n_kv_heads;
@@ -62,9 +62,10 @@ static uint64_t dendp_overlay_layout(dendp_overlay *o, uint64_t tile_bytes, uint
 }
 
 /* K tile that holds overlay slot `slot`; the slot in it is slot % 16. */
-static unsigned char *dendp_overlay_tile(const dendp_overlay *o, uint32_t n_layers, uint32_t slot, uint32_t layer,
-                                         uint32_t head) {
-    return o->data + ((uint64_t)(slot / DENDP_TILE) * n_layers + layer) * o->layer_bytes + head * o->tile_bytes;
+static unsigned char *dendp_overlay_tile(const dendp_overlay *o, uint32_t n_layers, uint32_t slot,
+                                         uint32_t layer, uint32_t head) {
+    return o->data + ((uint64_t)(slot / DENDP_TILE) * n_layers + layer) * o->layer_bytes +
+           head * o->tile_bytes;
 }
 
 /* Everything that the tasks of one layer's attention read. */
@@ -126,14 +127,15 @@ static void dendp_gather_tile(const dendp_attention *a, const dendp_row *row, ui
 }
 
 /* One (row, KV head, segment), up to DENDP_ATTENTION_QUERIES query heads. */
-static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, uint32_t segment, uint32_t first_q,
-                         uint32_t n_q) {
+static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, uint32_t segment,
+                         uint32_t first_q, uint32_t n_q) {
     const dendp_cache *c = a->cache;
     const dendp_codec *codec = &c->desc.codec;
     const dendp_row *row = &a->rows[r];
     uint64_t k_bytes = c->groups[a->group].k_bytes;
     uint32_t d = a->head_dim, P = c->desc.block_tokens, begin = segment * DENDP_SEGMENT, tile, i, t;
-    uint32_t end = dendp_min_u32(row->pos + 1, begin + DENDP_SEGMENT), n_tiles = dendp_div_up(end - begin, DENDP_TILE);
+    uint32_t end = dendp_min_u32(row->pos + 1, begin + DENDP_SEGMENT),
+             n_tiles = dendp_div_up(end - begin, DENDP_TILE);
     const dendp_table *table = dendp_cache_table(c, row->record, a->group);
     const dendp_node *leaf = NULL;
     const float *q = a->q + r * a->ld_q + (size_t)first_q * d;
@@ -149,8 +151,8 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
             if (!leaf || index % DENDP_FANOUT == 0) {
                 leaf = dendp_table_leaf(&c->nodes, table, index);
             }
-            tiles[tile] = dendp_cache_tile(c, a->group, leaf->entry[index % DENDP_FANOUT].block, a->group_layer,
-                                           head, pos % P / DENDP_TILE);
+            tiles[tile] = dendp_cache_tile(c, a->group, leaf->entry[index % DENDP_FANOUT].block,
+                                           a->group_layer, head, pos % P / DENDP_TILE);
         } else {
             tiles[tile] = NULL; /* gathered where it is used */
         }
@@ -197,7 +199,8 @@ static void dendp_attention_task(void *ctx, uint32_t index) {
     uint32_t end = dendp_min_u32(a->n_rows, (chunk + 1) * a->rows_per_task);
     for (r = chunk * a->rows_per_task; r < end; r++) {
         for (i = 0; i < group && segment < dendp_row_segments(&a->rows[r]); i += DENDP_ATTENTION_QUERIES) {
-            dendp_attend(a, r, head, segment, head * group + i, dendp_min_u32(DENDP_ATTENTION_QUERIES, group - i));
+            dendp_attend(a, r, head, segment, head * group + i,
+                         dendp_min_u32(DENDP_ATTENTION_QUERIES, group - i));
         }
     }
 }

@@ -40,10 +40,12 @@ typedef struct dendp_backend {
     const char *name;
     void *self;
     void (*embed)(void *self, const dendp_panels *w, const dendp_row *rows, uint32_t n, float *x, size_t ldx);
-    void (*norm)(void *self, const float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, float *y);
-    void (*matmul)(void *self, const dendp_linear *w, const float *x, size_t ldx, uint32_t n, float *y, size_t ldy);
-    void (*rotate)(void *self, const dendp_layer_view *v, const float *angles, uint32_t n_rot, dendp_rope_kind kind,
-                   uint32_t n, float *qkv, size_t ld);
+    void (*norm)(void *self, const float *x, const float *w, float eps, uint32_t n_rows, uint32_t n,
+                 float *y);
+    void (*matmul)(void *self, const dendp_linear *w, const float *x, size_t ldx, uint32_t n, float *y,
+                   size_t ldy);
+    void (*rotate)(void *self, const dendp_layer_view *v, const float *angles, uint32_t n_rot,
+                   dendp_rope_kind kind, uint32_t n, float *qkv, size_t ld);
     void (*kv_write)(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
                      const dendp_row *rows, uint32_t n, const float *k, const float *val, size_t ld);
     void (*attention)(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
@@ -108,7 +110,8 @@ static void dendp_cpu_embed_task(void *ctx, uint32_t index) {
     }
 }
 
-static void dendp_cpu_embed(void *self, const dendp_panels *w, const dendp_row *rows, uint32_t n, float *x, size_t ldx) {
+static void dendp_cpu_embed(void *self, const dendp_panels *w, const dendp_row *rows, uint32_t n, float *x,
+                            size_t ldx) {
     dendp_cpu_rows a;
     memset(&a, 0, sizeof a);
     a.panels = w;
@@ -126,7 +129,8 @@ static void dendp_cpu_norm_task(void *ctx, uint32_t index) {
     }
 }
 
-static void dendp_cpu_norm(void *self, const float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, float *y) {
+static void dendp_cpu_norm(void *self, const float *x, const float *w, float eps, uint32_t n_rows, uint32_t n,
+                           float *y) {
     dendp_cpu_rows a;
     memset(&a, 0, sizeof a);
     a.x = x;
@@ -178,10 +182,10 @@ typedef struct dendp_cpu_matmul_args {
     const float *x;
     size_t ldx, ldy;
     float *y;
-    uint32_t n;                            /* rows of x */
+    uint32_t n;                                /* rows of x */
     uint32_t first_panel[DENDP_MAX_PARTS + 1]; /* of each part, counted through */
-    uint32_t chunk;                        /* panels of a task */
-    const uint32_t *out_rows;              /* of the head: row r of the result goes to this row of y */
+    uint32_t chunk;                            /* panels of a task */
+    const uint32_t *out_rows;                  /* of the head: row r of the result goes to this row of y */
 } dendp_cpu_matmul_args;
 
 static void dendp_cpu_quantise_task(void *ctx, uint32_t tile) {
@@ -227,8 +231,8 @@ static void dendp_cpu_matmul_run(dendp_cpu *cpu, dendp_cpu_matmul_args *a, dendp
     dendp_pool_run(cpu->pool, task, a, dendp_div_up(total, a->chunk));
 }
 
-static void dendp_cpu_matmul(void *self, const dendp_linear *w, const float *x, size_t ldx, uint32_t n, float *y,
-                             size_t ldy) {
+static void dendp_cpu_matmul(void *self, const dendp_linear *w, const float *x, size_t ldx, uint32_t n,
+                             float *y, size_t ldy) {
     dendp_cpu_matmul_args a;
     memset(&a, 0, sizeof a);
     a.w = w;
@@ -262,8 +266,8 @@ static void dendp_cpu_head_task(void *ctx, uint32_t index) {
     }
 }
 
-static void dendp_cpu_head(void *self, const dendp_panels *w, const float *x, uint32_t n, uint32_t width, float *logits,
-                           const uint32_t *out_rows) {
+static void dendp_cpu_head(void *self, const dendp_panels *w, const float *x, uint32_t n, uint32_t width,
+                           float *logits, const uint32_t *out_rows) {
     uint32_t done;
     dendp_linear linear;
     memset(&linear, 0, sizeof linear);
@@ -345,8 +349,9 @@ static void dendp_cpu_kv_task(void *ctx, uint32_t index) {
     }
 }
 
-static void dendp_cpu_kv_write(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
-                               const dendp_row *rows, uint32_t n, const float *k, const float *val, size_t ld) {
+static void dendp_cpu_kv_write(void *self, const dendp_layer_view *v, const dendp_cache *c,
+                               const dendp_overlay *o, const dendp_row *rows, uint32_t n, const float *k,
+                               const float *val, size_t ld) {
     dendp_cpu *cpu = (dendp_cpu *)self;
     dendp_cpu_rows a;
     memset(&a, 0, sizeof a);
@@ -360,8 +365,9 @@ static void dendp_cpu_kv_write(void *self, const dendp_layer_view *v, const dend
     dendp_cpu_run_rows(cpu, &a, n, dendp_cpu_kv_task);
 }
 
-static void dendp_cpu_attention(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
-                                const dendp_row *rows, uint32_t n, const float *q, size_t ld, float *out) {
+static void dendp_cpu_attention(void *self, const dendp_layer_view *v, const dendp_cache *c,
+                                const dendp_overlay *o, const dendp_row *rows, uint32_t n, const float *q,
+                                size_t ld, float *out) {
     dendp_cpu *cpu = (dendp_cpu *)self;
     dendp_attention a;
     memset(&a, 0, sizeof a);
@@ -382,8 +388,9 @@ static void dendp_cpu_attention(void *self, const dendp_layer_view *v, const den
 }
 
 /* Moves accepted tree rows, overlay slots in order of depth, to positions from first_pos on. */
-static void dendp_cpu_copy_tree(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
-                                uint32_t record, uint32_t first_pos, const uint32_t *slots, uint32_t n) {
+static void dendp_cpu_copy_tree(void *self, const dendp_layer_view *v, const dendp_cache *c,
+                                const dendp_overlay *o, uint32_t record, uint32_t first_pos,
+                                const uint32_t *slots, uint32_t n) {
     uint32_t i, h, P = c->desc.block_tokens;
     uint64_t k_bytes = c->groups[v->group].k_bytes;
     (void)self;
@@ -393,8 +400,8 @@ static void dendp_cpu_copy_tree(void *self, const dendp_layer_view *v, const den
         for (h = 0; h < v->n_kv_heads; h++) {
             unsigned char *to = dendp_cache_tile(c, v->group, block, v->group_layer, h, pos % P / DENDP_TILE);
             const unsigned char *from = dendp_overlay_tile(o, v->n_layers, slots[i], v->layer, h);
-            c->desc.codec.copy_slots(to, to + k_bytes, pos % DENDP_TILE, from, from + k_bytes, slots[i] % DENDP_TILE,
-                                     1, v->head_dim);
+            c->desc.codec.copy_slots(to, to + k_bytes, pos % DENDP_TILE, from, from + k_bytes,
+                                     slots[i] % DENDP_TILE, 1, v->head_dim);
         }
     }
 }

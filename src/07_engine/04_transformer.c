@@ -21,19 +21,20 @@
 /* Buffers of a pass, backend memory. T = n_batch. */
 typedef struct dendp_scratch {
     uint32_t n_batch;
-    float *x;      /* [T][D] the residual stream */
-    float *h;      /* [T][D] */
-    float *qkv;    /* [T][(H + 2G) * d] */
-    float *heads;  /* [T][H*d] attention output */
-    float *gu;     /* [T][2F] gate and up */
-    float *ffn;    /* [T][F] */
-    float *angles; /* [T][n_rot] cos, sin of each pair */
-    float *freqs;  /* [n_rot/2] radians a position */
-    float *last;   /* [T][D] the rows whose logits are wanted */
+    float *x;           /* [T][D] the residual stream */
+    float *h;           /* [T][D] */
+    float *qkv;         /* [T][(H + 2G) * d] */
+    float *heads;       /* [T][H*d] attention output */
+    float *gu;          /* [T][2F] gate and up */
+    float *ffn;         /* [T][F] */
+    float *angles;      /* [T][n_rot] cos, sin of each pair */
+    float *freqs;       /* [n_rot/2] radians a position */
+    float *last;        /* [T][D] the rows whose logits are wanted */
     uint32_t *out_rows; /* [T] where their logits go */
 } dendp_scratch;
 
-static void dendp_scratch_carve(dendp_scratch *s, const dendp_config *c, uint32_t n_batch, dendp_carver *carver) {
+static void dendp_scratch_carve(dendp_scratch *s, const dendp_config *c, uint32_t n_batch,
+                                dendp_carver *carver) {
     uint64_t T = n_batch, D = c->n_embd, d = c->head_dim;
     s->n_batch = n_batch;
     s->x = (float *)dendp_carve(carver, T * D, sizeof(float));
@@ -107,8 +108,8 @@ static void dendp_forward_layer(dendp_forward *f, const dendp_row *rows, uint32_
     linear.bias[2] = w->v_bias;
     be->matmul(be->self, &linear, s->h, D, n, s->qkv, ld);
     be->rotate(be->self, &view, s->angles, c->n_rot, c->family->rope, n, s->qkv, ld);
-    be->kv_write(be->self, &view, f->cache, f->overlay, rows, n, s->qkv + (size_t)H * d, s->qkv + (size_t)(H + G) * d,
-                 ld);
+    be->kv_write(be->self, &view, f->cache, f->overlay, rows, n, s->qkv + (size_t)H * d,
+                 s->qkv + (size_t)(H + G) * d, ld);
     be->attention(be->self, &view, f->cache, f->overlay, rows, n, s->qkv, ld, s->heads);
     memset(&linear, 0, sizeof linear);
     linear.n_parts = 1;

@@ -25,13 +25,13 @@ struct dend_engine {
     dendp_backend backend;
     dendp_forward forward;
     dendp_overlay overlay;
-    dendp_row *rows;        /* [max(n_batch, n_tree_rows)] */
-    float *logits;          /* [n_logits][V] */
-    uint32_t *sample_ids;   /* [V] scratch of the sampler */
-    int32_t *text_tokens;   /* [n_ctx] scratch of append_text */
-    uint64_t n_rows;        /* rows computed since creation */
+    dendp_row *rows;      /* [max(n_batch, n_tree_rows)] */
+    float *logits;        /* [n_logits][V] */
+    uint32_t *sample_ids; /* [V] scratch of the sampler */
+    int32_t *text_tokens; /* [n_ctx] scratch of append_text */
+    uint64_t n_rows;      /* rows computed since creation */
     /* the last dend_tree_eval */
-    float *tree_logits;     /* [n_tree_rows][V] */
+    float *tree_logits; /* [n_tree_rows][V] */
     uint32_t n_trees;
     struct dendp_tree_state *trees; /* [n_tree_rows] */
     dendp_row *tree_rows;           /* [n_tree_rows] */
@@ -40,7 +40,7 @@ struct dend_engine {
 /* One evaluated token tree. */
 typedef struct dendp_tree_state {
     dend_seq seq;
-    uint32_t record, len;  /* of the sequence when it was evaluated */
+    uint32_t record, len; /* of the sequence when it was evaluated */
     uint64_t hash;
     uint32_t first, n_rows; /* its rows in tree_rows and the overlay */
     bool accepted;
@@ -82,8 +82,8 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
                  : dendp_kernels_get(DEND_ISA_AVX2) ? DEND_ISA_AVX2
                                                     : DEND_ISA_SCALAR;
     }
-    if (d->n_ctx > (1u << 24) || d->n_seqs > (1u << 24) || d->n_batch > 65536 || d->n_threads > DENDP_MAX_THREADS ||
-        d->n_logits > (1u << 20)) {
+    if (d->n_ctx > (1u << 24) || d->n_seqs > (1u << 24) || d->n_batch > 65536 ||
+        d->n_threads > DENDP_MAX_THREADS || d->n_logits > (1u << 20)) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "a limit of the description is out of range", 0);
     }
     if (d->n_tree_rows > DENDP_MAX_TREE) {
@@ -118,7 +118,8 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
 /* -- layout ------------------------------------------------------------------- */
 
 /* Places an engine; with carver->base NULL it only measures. */
-static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_carver *carver, dend_plan_info *plan) {
+static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_carver *carver,
+                               dend_plan_info *plan) {
     const dendp_config *c = &d->model->config;
     uint32_t *layer_group, *layer_index, i, max_segments = dendp_div_up(d->n_ctx, DENDP_SEGMENT);
     uint64_t before, act, kv_bytes, widest, batch = dendp_max_u32(d->n_batch, d->n_tree_rows), V = c->n_vocab;
@@ -168,8 +169,8 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     e->cpu.act = dendp_carve(carver, act, 1);
     /* Partials for a whole batch of short rows, and for a few rows of full length. */
     e->cpu.cap_segments = dendp_max_u32((uint32_t)batch, dendp_min_u32(8, (uint32_t)batch) * max_segments);
-    e->cpu.partials =
-        (float *)dendp_carve(carver, (uint64_t)e->cpu.cap_segments * c->n_heads, (c->head_dim + 2) * sizeof(float));
+    e->cpu.partials = (float *)dendp_carve(carver, (uint64_t)e->cpu.cap_segments * c->n_heads,
+                                           (c->head_dim + 2) * sizeof(float));
     e->cpu.first_segment = (uint32_t *)dendp_carve(carver, batch + 1, sizeof(uint32_t));
     e->overlay.data = (unsigned char *)dendp_carve(
         carver,
@@ -324,8 +325,8 @@ DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const i
     return dendp_cache_append(&engine->cache, slot, tokens, n);
 }
 
-DEND_IMPL dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, const char *text, size_t n_bytes,
-                                           uint32_t flags) {
+DEND_IMPL dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, const char *text,
+                                           size_t n_bytes, uint32_t flags) {
     dendp_slot *slot;
     size_t n = 0;
     dend_status status;
@@ -350,7 +351,9 @@ DEND_IMPL dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, co
 
 DEND_IMPL dend_status dend_seq_rewind(dend_engine *engine, dend_seq seq, uint32_t len_tokens) {
     dendp_slot *slot = engine ? dendp_cache_slot(&engine->cache, seq) : NULL;
-    return !engine ? DEND_ERR_ARGUMENT : !slot ? DEND_ERR_STALE : dendp_cache_rewind(&engine->cache, slot, len_tokens);
+    return !engine ? DEND_ERR_ARGUMENT
+           : !slot ? DEND_ERR_STALE
+                   : dendp_cache_rewind(&engine->cache, slot, len_tokens);
 }
 
 DEND_IMPL dend_status dend_seq_get_info(const dend_engine *engine, dend_seq seq, dend_seq_info *out) {
@@ -375,7 +378,8 @@ DEND_IMPL dend_status dend_seq_get_info(const dend_engine *engine, dend_seq seq,
     return DEND_OK;
 }
 
-DEND_IMPL dend_status dend_seq_tokens(const dend_engine *engine, dend_seq seq, uint32_t from, uint32_t n, int32_t *out) {
+DEND_IMPL dend_status dend_seq_tokens(const dend_engine *engine, dend_seq seq, uint32_t from, uint32_t n,
+                                      int32_t *out) {
     const dendp_slot *slot;
     uint32_t i;
     if (!engine || (!out && n)) {
@@ -385,7 +389,8 @@ DEND_IMPL dend_status dend_seq_tokens(const dend_engine *engine, dend_seq seq, u
     if (!slot) {
         return DEND_ERR_STALE;
     }
-    if (from > engine->cache.records[slot->record].len || n > engine->cache.records[slot->record].len - from) {
+    if (from > engine->cache.records[slot->record].len ||
+        n > engine->cache.records[slot->record].len - from) {
         return DEND_ERR_ARGUMENT;
     }
     for (i = 0; i < n; i++) {
@@ -600,7 +605,8 @@ DEND_IMPL dend_status dend_sample(dend_engine *engine, dend_seq seq, const dend_
                         engine->cache.records[slot->record].len, engine->sample_ids, out);
 }
 
-DEND_IMPL dend_status dend_next(dend_engine *engine, dend_seq seq, const dend_sample_params *params, int32_t *token) {
+DEND_IMPL dend_status dend_next(dend_engine *engine, dend_seq seq, const dend_sample_params *params,
+                                int32_t *token) {
     dend_sampled sampled;
     dend_status status;
     if (!engine || !token) {
@@ -617,5 +623,6 @@ DEND_IMPL dend_status dend_next(dend_engine *engine, dend_seq seq, const dend_sa
         return status;
     }
     *token = sampled.token;
-    return dend_token_is_end(engine->model, sampled.token) ? DEND_END : dend_seq_append(engine, seq, token, 1);
+    return dend_token_is_end(engine->model, sampled.token) ? DEND_END
+                                                           : dend_seq_append(engine, seq, token, 1);
 }

@@ -60,7 +60,8 @@ static dend_status dendp_tree_fill(dend_engine *e, const dend_tree *tree, uint32
 }
 
 /* Notes a tree whose rows have been filled: what its acceptance has to know. */
-static void dendp_tree_note(const dend_engine *e, const dend_tree *tree, dendp_tree_state *state, uint32_t first) {
+static void dendp_tree_note(const dend_engine *e, const dend_tree *tree, dendp_tree_state *state,
+                            uint32_t first) {
     const dendp_slot *slot = dendp_cache_slot(&e->cache, tree->seq);
     state->seq = tree->seq;
     state->record = slot->record;
@@ -116,7 +117,8 @@ DEND_IMPL dend_status dend_tree_accept(dend_engine *engine, uint32_t tree, uint3
     uint32_t slots[DENDP_MAX_TREE], n = 0, i, layer;
     const dendp_row *last;
     dend_status status;
-    if (!engine || tree >= engine->n_trees || row >= engine->trees[tree].n_rows || engine->trees[tree].accepted) {
+    if (!engine || tree >= engine->n_trees || row >= engine->trees[tree].n_rows ||
+        engine->trees[tree].accepted) {
         return DEND_ERR_ARGUMENT;
     }
     c = &engine->model->config;
