@@ -221,7 +221,7 @@ tsan: build/test-tsan ## the tests under the thread sanitizer
 
 define fuzz_rule
 $(call fuzz_binary,$(1)): fuzz/$(1).c $(wildcard fuzz/*.h) dendrite.h | build
-	$$(CLANG) $$(STD) -O1 -g $$(WARN) $$(INCLUDE) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $$@ $$< $$(LIBS)
+	$$(CLANG) $$(STD) -O1 -g $$(WARN) $$(INCLUDE) -DFUZZ_MODEL_LOAD -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $$@ $$< $$(LIBS)
 endef
 $(foreach f,$(FUZZERS),$(eval $(call fuzz_rule,$(f))))
 

@@ -172,6 +172,7 @@ def animals():
     yield good("good_no_tensors", Gguf(KVS))
     yield good("good_align_8", with_kv("general.alignment", U32, 8, align=8))
     yield good("good_align_64", with_kv("general.alignment", U32, 64, align=64))
+    yield good("good_align_65536", Gguf(KVS + [("general.alignment", U32, 65536)]))
     yield good("good_gap", base(gap=32))
     yield good("good_data_backwards", base(order=["z", "y", "x"]))
     yield good("good_four_dims", Gguf(KVS, [("x", T_F32, [2, 3, 2, 2])]))

@@ -677,20 +677,51 @@ DENDP_QUANT_AVX2(dendp_quant_q6_k_avx2, DENDP_FORM_Q6_K)
 #define DENDP_FLOAT_STEP 64 /* k that are widened at a time: a multiple of 4 */
 #define DENDP_FLOAT_ROWS 32 /* rows whose chains are kept */
 
-/* 16 weights of any float form as floats: w [16]. */
-DENDP_INLINE_AVX2 void dendp_widen16(const dendp_form form, const unsigned char *panel, size_t k, float *w) {
-    int i;
-    for (i = 0; i < 16; i += 8) {
-        const unsigned char *p = panel + (k * 16 + (size_t)i) * (form == DENDP_FORM_F32 ? 4 : 2);
-        if (form == DENDP_FORM_F32) {
-            dendp_store256(w + i, dendp_load256(p));
-        } else if (form == DENDP_FORM_F16) {
-            _mm256_storeu_ps(w + i, dendp_halves8(p));
-        } else {
-            __m256i v = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
-            dendp_store256(w + i, _mm256_slli_epi32(v, 16));
-        }
+/* 8 weights of any float form, from weight `index` of the panel on. */
+DENDP_INLINE_AVX2 __m256 dendp_weights8(const dendp_form form, const unsigned char *panel, size_t index) {
+    if (form == DENDP_FORM_F32) {
+        return _mm256_loadu_ps((const float *)(const void *)(panel + index * 4));
     }
+    if (form == DENDP_FORM_F16) {
+        return dendp_halves8(panel + index * 2);
+    }
+    return _mm256_castsi256_ps(_mm256_slli_epi32(
+        _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(panel + index * 2))), 16));
+}
+
+/* One row, which waits for memory: all 4 chains of 16 lanes in registers.
+ * x [k], chain [4][16]. */
+DENDP_INLINE_AVX2 void dendp_float_single(const dendp_form form, const unsigned char *panel, uint32_t k,
+                                          const float *x, float *chain) {
+    const uint32_t step_bytes = 64 * dendp_float_bytes(form);
+    __m256 l0 = _mm256_setzero_ps(), h0 = l0, l1 = l0, h1 = l0, l2 = l0, h2 = l0, l3 = l0, h3 = l0, v;
+    uint32_t i;
+#define DENDP_ADD(c)                                                                                         \
+    v = _mm256_broadcast_ss(x + i + (c));                                                                    \
+    l##c = _mm256_fmadd_ps(dendp_weights8(form, panel, ((size_t)i + (c)) * 16), v, l##c);                    \
+    h##c = _mm256_fmadd_ps(dendp_weights8(form, panel, ((size_t)i + (c)) * 16 + 8), v, h##c);
+    for (i = 0; i + 4 <= k; i += 4) {
+        dendp_prefetch(panel + (size_t)i / 4 * step_bytes + DENDP_PREFETCH, step_bytes);
+        DENDP_ADD(0)
+        DENDP_ADD(1)
+        DENDP_ADD(2)
+        DENDP_ADD(3)
+    }
+    if (i < k) {
+        DENDP_ADD(0)
+    }
+    if (i + 1 < k) {
+        DENDP_ADD(1)
+    }
+    if (i + 2 < k) {
+        DENDP_ADD(2)
+    }
+#undef DENDP_ADD
+#define DENDP_STOP(c)                                                                                        \
+    _mm256_storeu_ps(chain + (c)*16, l##c);                                                                  \
+    _mm256_storeu_ps(chain + (c)*16 + 8, h##c);
+    DENDP_EACH_ROW(4, DENDP_STOP)
+#undef DENDP_STOP
 }
 
 /* n weights k of 16 lanes, w [n][16], against R <= 4 rows from x[r * ldx] on:
@@ -725,43 +756,59 @@ DENDP_INLINE_AVX2 void dendp_float_rows(const int R, const float *w, uint32_t n,
     }
 }
 
+/* y of one row: chain c, lane i at chain[c * stride + i]. */
+static void dendp_float_finish(const float *chain, size_t stride, float *y) {
+    uint32_t i;
+    for (i = 0; i < 16; i++, chain++) {
+        y[i] = dendp_keep(chain[0] + chain[stride]) + dendp_keep(chain[2 * stride] + chain[3 * stride]);
+    }
+}
+
 DENDP_INLINE_AVX2 void dendp_float_panel(const dendp_form form, const unsigned char *panel, uint32_t k,
                                          const float *x, size_t ldx, uint32_t n_rows, float *y, size_t ldy) {
-    float chain[4][DENDP_FLOAT_ROWS][16] DENDP_ALIGNED;
+    const size_t stride = DENDP_FLOAT_ROWS * 16;
+    float chain[4 * DENDP_FLOAT_ROWS * 16] DENDP_ALIGNED; /* [4][rows][16] */
     float w[DENDP_FLOAT_STEP * 16] DENDP_ALIGNED;
-    const size_t chain_stride = DENDP_FLOAT_ROWS * 16;
     uint32_t base, first, i, r;
+    if (n_rows == 1) {
+        dendp_float_single(form, panel, k, x, chain);
+        dendp_float_finish(chain, 16, y);
+        return;
+    }
     for (base = 0; base < n_rows; base += DENDP_FLOAT_ROWS) {
         uint32_t rows = dendp_min_u32(DENDP_FLOAT_ROWS, n_rows - base);
-        memset(chain, 0, sizeof chain);
+        for (i = 0; i < 4; i++) {
+            memset(chain + i * stride, 0, rows * 16 * sizeof(float));
+        }
         for (first = 0; first < k; first += DENDP_FLOAT_STEP) {
             uint32_t n = dendp_min_u32(DENDP_FLOAT_STEP, k - first);
             for (i = 0; i < n; i++) {
-                dendp_widen16(form, panel, first + i, w + i * 16);
+                size_t at = (size_t)(first + i) * 16;
+                dendp_prefetch(panel + at * dendp_float_bytes(form) + DENDP_PREFETCH,
+                               16 * dendp_float_bytes(form));
+                _mm256_storeu_ps(w + i * 16, dendp_weights8(form, panel, at));
+                _mm256_storeu_ps(w + i * 16 + 8, dendp_weights8(form, panel, at + 8));
             }
             for (r = 0; r < rows; r += 4) {
                 const float *xr = x + (size_t)(base + r) * ldx + first;
                 switch (rows - r) {
                 case 1:
-                    dendp_float_rows(1, w, n, xr, ldx, chain[0][r], chain_stride);
+                    dendp_float_rows(1, w, n, xr, ldx, chain + r * 16, stride);
                     break;
                 case 2:
-                    dendp_float_rows(2, w, n, xr, ldx, chain[0][r], chain_stride);
+                    dendp_float_rows(2, w, n, xr, ldx, chain + r * 16, stride);
                     break;
                 case 3:
-                    dendp_float_rows(3, w, n, xr, ldx, chain[0][r], chain_stride);
+                    dendp_float_rows(3, w, n, xr, ldx, chain + r * 16, stride);
                     break;
                 default:
-                    dendp_float_rows(4, w, n, xr, ldx, chain[0][r], chain_stride);
+                    dendp_float_rows(4, w, n, xr, ldx, chain + r * 16, stride);
                     break;
                 }
             }
         }
         for (r = 0; r < rows; r++) {
-            for (i = 0; i < 16; i++) {
-                y[(base + r) * ldy + i] =
-                    dendp_keep(chain[0][r][i] + chain[1][r][i]) + dendp_keep(chain[2][r][i] + chain[3][r][i]);
-            }
+            dendp_float_finish(chain + r * 16, stride, y + (base + r) * ldy);
         }
     }
 }

@@ -258,6 +258,11 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
     memset(&c, 0, sizeof c);
     c.base = (unsigned char *)m->memory;
     status = dendp_model_place(m, g, &c, err);
+    for (i = 0; m->rope_freqs && status == DEND_OK && i < m->config.n_rot / 2; i++) {
+        if (!dendp_finite(m->rope_freqs[i]) || !(m->rope_freqs[i] > 0.0f)) { /* they divide */
+            status = DENDP_FAIL(err, DEND_ERR_FORMAT, "rope_freqs holds a number that is not positive", 0);
+        }
+    }
     if (status == DEND_OK) {
         status = dendp_model_pack(m, g, err);
     }

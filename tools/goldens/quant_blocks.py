@@ -8,8 +8,9 @@ Layout, little-endian:
     n_types x { u32 ggml_type, u32 n_blocks, u32 block_bytes, u32 block_elems,
                 u8 raw[n_blocks * block_bytes], f32 values[n_blocks * block_elems] }
 
-The values are those of numpy's f32 arithmetic, one rounding per operation. A compiler that contracts a*b-c into one
-fused operation moves the types with an offset (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K) by a last bit.
+The values are those of numpy's f32 arithmetic. All its products are exact in single precision (a scale has 11
+significant bits, sub-scale and code at most 12 together), so each value is rounded once, whether or not a compiler
+contracts a*b-c into one fused operation.
 """
 
 import platform
