@@ -126,6 +126,29 @@ static void eng_fresh(const dend_model *model, dend_kv_type kv, uint32_t block_t
     dend_engine_free(engine);
 }
 
+/* Blocks that could be had, deferred releases included. */
+static uint32_t eng_blocks_free(dend_engine *e) {
+    while (dendp_node_reclaim(&e->cache.nodes, 1000)) {
+    }
+    return eng_stats(e).n_blocks_free;
+}
+
+/* Drops what is left, if anything, and finds everything free. */
+static void eng_all_free(dend_engine *e) {
+    dend_seq seq;
+    for (seq.slot = 0; seq.slot < e->desc.n_seqs; seq.slot++) {
+        seq.generation = e->cache.slots[seq.slot].generation;
+        if (dend_seq_drop(e, seq) != DEND_OK) {
+            assert_int_equal(e->cache.slots[seq.slot].record, DENDP_NONE);
+        }
+    }
+    assert_int_equal(eng_blocks_free(e), e->desc.n_blocks);
+    assert_int_equal(eng_stats(e).n_seqs_free, e->desc.n_seqs);
+    assert_int_equal(eng_stats(e).n_logits_free, e->desc.n_logits);
+    assert_int_equal(eng_stats(e).n_waiting, 0);
+    assert_int_equal(e->cache.nodes.n_free, e->cache.nodes.n_nodes);
+}
+
 /* -- an engine's memory, before and after ---------------------------------- */
 
 static unsigned char *eng_freeze(const dend_engine *engine) {
@@ -694,6 +717,7 @@ static void test_engine_append(void **state) {
         ASSERT_STATUS(DEND_OK, dend_step(e, 0));
         eng_equal(expected, eng_logits(e, c), "in one go", 0);
     }
+    eng_all_free(e);
     dend_engine_free(e);
     dend_model_free(model);
 }
@@ -753,6 +777,7 @@ static void test_engine_out_of_blocks(void **state) {
         ASSERT_STATUS(DEND_OK, dend_seq_want_logits(e, c));
         ASSERT_STATUS(DEND_OK, dend_step(e, 0));
         eng_equal(expected, eng_logits(e, c), "in place", P);
+        eng_all_free(e);
         dend_engine_free(e);
     }
     dend_model_free(model);
@@ -791,6 +816,7 @@ static void test_engine_out_of_sequences(void **state) {
     ASSERT_STATUS(DEND_OK, dend_seq_fork(e, seq[4], 0, &out));
     ENG_REFUSED(DEND_ERR_NO_SEQUENCES, e, dend_seq_create(e, &out));
     assert_int_equal(eng_stats(e).n_seqs, 5);
+    eng_all_free(e);
     dend_engine_free(e);
     dend_model_free(model);
 }
@@ -856,6 +882,7 @@ static void test_engine_out_of_logits(void **state) {
         assert_int_equal(eng_stats(e).n_logits_free, 2);
     }
     assert_int_equal(rounds, 4);
+    eng_all_free(e);
     dend_engine_free(e);
     dend_model_free(model);
 }
@@ -927,6 +954,7 @@ static void test_engine_logits(void **state) {
     eng_fresh(model, DEND_KV_F16, 16, tokens, 40, expected, NULL);
     eng_equal(expected, eng_logits(e, b), "wanted late", 0);
     assert_null(other);
+    eng_all_free(e);
     dend_engine_free(e);
     dend_model_free(model);
 }
@@ -993,6 +1021,7 @@ static void test_engine_rewind(void **state) {
     ASSERT_STATUS(DEND_OK, dend_step(e, 0));
     eng_fresh(model, DEND_KV_F16, 16, tokens, 70, expected, NULL);
     eng_equal(expected, eng_logits(e, b), "waiting ones", 0);
+    eng_all_free(e);
     dend_engine_free(e);
     dend_model_free(model);
 }
@@ -1082,6 +1111,7 @@ static void test_engine_fork_waiting(void **state) {
         }
         eng_fresh(model, DEND_KV_F16, 16, tokens, 40, expected, NULL);
         eng_equal(expected, eng_logits(e, a), "parent", 0);
+        eng_all_free(e);
         dend_engine_free(e);
     }
     dend_model_free(model);
@@ -1167,6 +1197,7 @@ static void test_engine_streams(void **state) {
     ASSERT_STATUS(DEND_OK, dend_seq_drop(e, a));
     a = eng_seq(e);
     assert_null(dend_seq_user(e, a));
+    eng_all_free(e);
     dend_engine_free(e);
     dend_model_free(model);
 }
@@ -1341,6 +1372,7 @@ static void test_engine_budget(void **state) {
         ASSERT_STATUS(DEND_OK, dend_step(e, large[i]));
     }
     ENG_REFUSED(DEND_OK, e, dend_step(e, 1)); /* nothing waits */
+    eng_all_free(e);
     dend_engine_free(e);
     dend_model_free(model);
 }
@@ -1449,6 +1481,7 @@ static void test_engine_next(void **state) {
     assert_true(n_ends > 0 && n_ends < 200);
     p.temperature = -1.0f;
     ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_next(e, a, &p, &token));
+    eng_all_free(e);
     dend_engine_free(e);
     dend_model_free(model);
 }
@@ -1672,6 +1705,7 @@ static void test_engine_tree_refused(void **state) {
     assert_int_equal(late.slot, a.slot);
     ASSERT_STATUS(DEND_OK, dend_step(e, 0));
     ENG_REFUSED(DEND_ERR_STALE, e, dend_tree_accept(e, 0, 0)); /* another sequence in the same slot */
+    eng_all_free(e);
     dend_engine_free(e);
     dend_model_free(model);
 }
@@ -1842,6 +1876,7 @@ static void test_engine_tree_rows(void **state) {
                         ASSERT_STATUS(DEND_OK, dend_seq_drop(e, seqs[i]));
                     }
                 }
+                eng_all_free(e);
                 dend_engine_free(e);
             }
         }
@@ -1892,6 +1927,7 @@ static void test_engine_tree_large(void **state) {
         ASSERT_STATUS(DEND_OK, dend_step(e, 0));
         eng_check_trees(e, &rng, &seq, &n_rows, 1);
     }
+    eng_all_free(e);
     dend_engine_free(e);
     dend_model_free(model);
 }
@@ -1926,6 +1962,7 @@ static void test_engine_tree_no_logits(void **state) {
     ASSERT_STATUS(DEND_OK, dend_step(e, 0));
     eng_fresh(model, DEND_KV_F16, 16, tokens, 20, expected, NULL);
     eng_equal(expected, eng_logits(e, a), "accepted", 0);
+    eng_all_free(e);
     dend_engine_free(e);
     dend_model_free(model);
 }
@@ -1992,6 +2029,7 @@ static void eng_among(const dend_engine_desc *desc, const eng_variant *v, test_r
         ASSERT_STATUS(DEND_OK, dend_seq_append(e, subject, tokens + i, 1));
     }
     assert_true(v->threads < ENG_BACKWARDS || calls > 0);
+    eng_all_free(e);
     dend_engine_free(e);
 }
 
@@ -2132,13 +2170,6 @@ static uint32_t eng_mirror_count(const eng_history *h) {
         n += h->mirrors[i].live;
     }
     return n;
-}
-
-/* Blocks that could be had, deferred releases included. */
-static uint32_t eng_blocks_free(dend_engine *e) {
-    while (dendp_node_reclaim(&e->cache.nodes, 1000)) {
-    }
-    return eng_stats(e).n_blocks_free;
 }
 
 static void eng_history_append(eng_history *h, eng_mirror *m, const int32_t *tokens, uint32_t n) {
@@ -2330,16 +2361,7 @@ static void eng_history_run(const dend_model *model, uint32_t seed, uint32_t *n_
             eng_history_check(&h, &h.mirrors[i]);
         }
     }
-    for (i = 0; i < ENG_MOST_SEQS; i++) {
-        if (h.mirrors[i].live) {
-            ASSERT_STATUS(DEND_OK, dend_seq_drop(h.engine, h.mirrors[i].seq));
-        }
-    }
-    assert_int_equal(eng_blocks_free(h.engine), h.desc.n_blocks);
-    assert_int_equal(eng_stats(h.engine).n_seqs_free, ENG_MOST_SEQS);
-    assert_int_equal(eng_stats(h.engine).n_logits_free, h.desc.n_logits);
-    assert_int_equal(eng_stats(h.engine).n_waiting, 0);
-    assert_int_equal(h.engine->cache.nodes.n_free, h.engine->cache.nodes.n_nodes);
+    eng_all_free(h.engine);
     *n_checked += h.n_checked;
     *n_refused += h.n_refused;
     *n_accepted += h.n_accepted;

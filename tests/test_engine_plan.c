@@ -219,7 +219,7 @@ static void test_plan_no_allocation(void **state) {
                 assert_int_equal(model_heap.n_live_bytes, live);
                 assert_true(model_heap.n_allocs <= n_model + 2 * (round + 1)); /* by the tokenizer alone */
             }
-            assert_int_equal(eng_blocks_free(e), 80);
+            eng_all_free(e);
             dend_engine_free(e);
             dend_model_free(model);
             assert_int_equal(heap.n_live_bytes, 0);
@@ -557,6 +557,7 @@ static void plan_branches(const dend_model *model, uint32_t n_branches, uint32_t
         ASSERT_STATUS(DEND_OK, dend_seq_drop(e, seqs[i]));
     }
     assert_int_equal(eng_blocks_free(e), n_blocks - (n_prefix + P - 1) / P);
+    eng_all_free(e);
     assert_int_equal(heap.n_allocs, 1);
     dend_engine_free(e);
     free(seqs);
@@ -665,6 +666,8 @@ static void test_save_load(void **state) {
                 ASSERT_STATUS(DEND_OK, dend_seq_append(e, fork, tokens, 1));
                 ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, fork, 17));
                 plan_follow(e, fork, other, &bytes, &rng);
+                eng_all_free(other);
+                eng_all_free(e);
                 dend_engine_free(other);
                 dend_engine_free(e);
             }
@@ -720,6 +723,7 @@ static void plan_witness_check(const plan_witness *w) {
 }
 
 static void plan_witness_close(plan_witness *w) {
+    eng_all_free(w->engine);
     free(w->bytes.data);
     dend_engine_free(w->engine);
 }

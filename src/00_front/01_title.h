@@ -12,7 +12,7 @@
  *            #include "dendrite.h"
  *
  *        or compile the two-line dendrite.c. Everywhere else include the
- *        header alone. Link with -lm and -lpthread.
+ *        header alone. Compile with optimisation (-O2), link with -lm -lpthread.
  *
  *        A whole program (examples/hello.c, error checks left out):
  *

@@ -2,8 +2,9 @@
  * >>00.03 API: everything public
  * ==========================================================================
  * Conventions.  Every function that can fail returns a dend_status: 0 is
- * success, negative is an error after which nothing has changed, positive is
- * news (DEND_PENDING, DEND_END). Sizes are size_t, counts uint32_t, tokens
+ * success, negative is an error after which nothing has changed (dend_step and
+ * dend_next may have computed waiting tokens before it), positive is news
+ * (DEND_PENDING, DEND_END). Sizes are size_t, counts uint32_t, tokens
  * int32_t. A NULL or zeroed description means defaults. Handles (dend_seq)
  * are values; a handle used after its drop gives DEND_ERR_STALE.
  *
@@ -131,6 +132,7 @@ typedef struct dend_model_info {
 DEND_API dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err);
 /* NULL is fine. No engine may use the model any more. */
 DEND_API void dend_model_free(dend_model *model);
+/* Fills in *out. Its strings live with the model. */
 DEND_API void dend_model_get_info(const dend_model *model, dend_model_info *out);
 
 /* --------------------------------------------------------------------------
@@ -143,10 +145,11 @@ enum {
 };
 
 /* Splits text (any bytes; need not be valid UTF-8 nor end in 0) into tokens.
- * Params: out may be NULL when cap is 0; *n_out is always the number needed.
+ * Params: n_bytes (size_t)-1 = strlen(text); out may be NULL when cap is 0; *n_out is always the number needed.
  * Returns: OK; BUFFER when cap is too small (out then holds nothing of use);
  *          MEMORY; UNSUPPORTED when the model carries no tokenizer.
- * Cost: O(n log n) for words of length n.  Threads: any number at once. */
+ * Cost: O(n log n) for words of length n. Words over 256 bytes take scratch from
+ * the model's allocator for the time of the call.  Threads: any number at once. */
 DEND_API dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,
                                    int32_t *out, size_t cap, size_t *n_out);
 /* The bytes of one token, not 0-terminated; they live with the model.
@@ -210,11 +213,18 @@ typedef struct dend_plan_info {
     uint32_t block_tokens;
 } dend_plan_info;
 
-/* Fills in every default of *desc, in place. What create does first. */
+/* Fills in every default of *desc, in place, and checks it: what create does
+ * first.  Returns: OK; ARGUMENT, UNSUPPORTED (*desc is then unchanged). */
 DEND_API dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *err);
+/* What an engine of this description will hold, without creating it. The
+ * description need not be resolved.  Returns: as dend_engine_resolve; MEMORY
+ * when the sizes overflow. */
 DEND_API dend_status dend_plan(const dend_engine_desc *desc, dend_plan_info *out, dend_error *err);
-/* Owns: *out, free with dend_engine_free. The model must outlive the engine. */
+/* Makes an engine in one allocation of dend_plan_info.total_bytes; running it
+ * allocates nothing more.  Returns: OK; ARGUMENT, UNSUPPORTED, MEMORY, THREADS.
+ * Owns: *out, free with dend_engine_free. The model must outlive the engine. */
 DEND_API dend_status dend_engine_create(const dend_engine_desc *desc, dend_engine **out, dend_error *err);
+/* Stops its threads and frees it; all its sequences are gone. NULL is fine. */
 DEND_API void dend_engine_free(dend_engine *engine);
 
 /* What is in use now. */
@@ -263,8 +273,12 @@ DEND_API dend_status dend_seq_fork(dend_engine *engine, dend_seq parent, uint32_
  * Cost: O(n); the first append after a fork copies at most P-1 slots and the
  * table nodes on one path. */
 DEND_API dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const int32_t *tokens, size_t n);
-/* Tokenizes and appends. bos is added when the sequence is empty and the model
- * wants it; special-token texts are honoured. n_bytes (size_t)-1 = strlen. */
+/* Tokenizes and appends. Texts of special tokens become those tokens; bos is
+ * added when the sequence is empty and the model wants it. For untrusted text
+ * use dend_tokenize without DEND_TOKENIZE_SPECIAL, and dend_seq_append.
+ * Params: n_bytes (size_t)-1 = strlen(text); flags 0.
+ * Returns: those of dend_tokenize and dend_seq_append; CONTEXT_FULL when the
+ * text alone has more tokens than n_ctx. */
 DEND_API dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, const char *text, size_t n_bytes,
                                           uint32_t flags);
 /* Cuts to len_tokens. Logits are gone unless the length is unchanged.
@@ -274,6 +288,7 @@ DEND_API dend_status dend_seq_rewind(dend_engine *engine, dend_seq seq, uint32_t
 /* Gives the sequence up; its handle is stale from now on.
  * Cost: O(release_budget); the rest is released by later calls. */
 DEND_API dend_status dend_seq_drop(dend_engine *engine, dend_seq seq);
+/* Fills in *out.  Returns: OK, STALE.  Cost: O(1). */
 DEND_API dend_status dend_seq_get_info(const dend_engine *engine, dend_seq seq, dend_seq_info *out);
 /* Copies tokens [from, from + n) to out. ARGUMENT when out of range. */
 DEND_API dend_status dend_seq_tokens(const dend_engine *engine, dend_seq seq, uint32_t from, uint32_t n,
@@ -286,8 +301,11 @@ DEND_API dend_status dend_seq_save(const dend_engine *engine, dend_seq seq, cons
  * Returns: OK; FORMAT (damaged, or of another shape), CONTEXT_FULL, NO_BLOCKS,
  * NO_SEQUENCES. */
 DEND_API dend_status dend_seq_load(dend_engine *engine, const dend_reader *from, dend_seq *out);
+/* Gives the sequence another random stream; its fork counter starts anew. */
 DEND_API dend_status dend_seq_set_stream(dend_engine *engine, dend_seq seq, uint64_t stream);
+/* A pointer of the caller's, kept with the handle; forks begin with NULL. */
 DEND_API dend_status dend_seq_set_user(dend_engine *engine, dend_seq seq, void *user);
+/* That pointer; NULL also for stale handles. */
 DEND_API void *dend_seq_user(const dend_engine *engine, dend_seq seq);
 
 /* --------------------------------------------------------------------------
@@ -298,7 +316,8 @@ DEND_API void *dend_seq_user(const dend_engine *engine, dend_seq seq);
  * left or budget_us microseconds have passed (0 = no limit; checked between
  * batches). The last token of each sequence leaves its logits.
  * Returns: OK when nothing waits, PENDING when the budget ran out, NO_LOGITS
- * when every logits row is held by other sequences. */
+ * when all that still waits lacks a logits row, every row being held by other
+ * sequences. What was computed until then stays computed. */
 DEND_API dend_status dend_step(dend_engine *engine, uint64_t budget_us);
 /* Next-token logits [V] of a sequence; valid until it, or its last sharer,
  * changes. Returns: OK, STALE, WAITING, NO_LOGITS. */
@@ -333,9 +352,10 @@ DEND_API dend_status dend_sample(dend_engine *engine, dend_seq seq, const dend_s
 DEND_API dend_status dend_sample_logits(const float *logits, uint32_t n, const dend_sample_params *params,
                                         uint64_t stream, uint64_t position, uint32_t *scratch,
                                         dend_sampled *out);
-/* Step, sample, append: the next token of one sequence. params NULL = greedy.
- * Returns: OK; END for an end token, which is reported and not appended;
- * errors of its three parts. */
+/* dend_step, dend_sample, dend_seq_append: the next token of one sequence.
+ * params NULL = greedy.  Returns: OK; END for an end token, which is reported
+ * and not appended; errors of the three calls, after which what the step
+ * computed stays computed, and the token, once sampled, can be sampled again. */
 DEND_API dend_status dend_next(dend_engine *engine, dend_seq seq, const dend_sample_params *params,
                                int32_t *token);
 

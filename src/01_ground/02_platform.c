@@ -60,6 +60,15 @@ static DENDP_UNUSED void dendp_pause(void) {
 #endif
 }
 
+/* Asks for the cache lines of [p, p + bytes) ahead of their use, into the second level. */
+static void dendp_fetch_ahead(const void *p, uint64_t bytes) {
+    const char *line = (const char *)p;
+    uint64_t i;
+    for (i = 0; i < bytes; i += 64) {
+        __builtin_prefetch(line + i, 0, 2);
+    }
+}
+
 /* Gives the rest of this thread's time slice to others. */
 static DENDP_UNUSED void dendp_yield(void) {
 #if DENDP_POSIX

@@ -5,7 +5,7 @@
  * one fixed order, so a row's result cannot depend on its neighbours. The
  * scalar functions are the meaning; the AVX2 ones take the same steps in the
  * same order, eight lanes at a time, with every fused multiply-add spelled
- * out (a compiler may contract a*b+c on its own, or not: fmaf leaves it no
+ * out (a compiler may contract a*b+c on its own, or not: dendp_fma leaves it no
  * choice), and tests hold them equal bit for bit.
  *
  * 2^x for x <= 0 (softmax) and in general (SiLU) is one polynomial: with
@@ -37,13 +37,13 @@ static float dendp_exp2(float x) {
     x = x < 126.0f ? x : 126.0f;
     n = (int32_t)(x + (x < 0.0f ? -0.5f : 0.5f));
     f = x - (float)n;
-    p = fmaf(DENDP_EXP2_C7, f, DENDP_EXP2_C6);
-    p = fmaf(p, f, DENDP_EXP2_C5);
-    p = fmaf(p, f, DENDP_EXP2_C4);
-    p = fmaf(p, f, DENDP_EXP2_C3);
-    p = fmaf(p, f, DENDP_EXP2_C2);
-    p = fmaf(p, f, DENDP_EXP2_C1);
-    p = fmaf(p, f, 1.0f);
+    p = dendp_fma(DENDP_EXP2_C7, f, DENDP_EXP2_C6);
+    p = dendp_fma(p, f, DENDP_EXP2_C5);
+    p = dendp_fma(p, f, DENDP_EXP2_C4);
+    p = dendp_fma(p, f, DENDP_EXP2_C3);
+    p = dendp_fma(p, f, DENDP_EXP2_C2);
+    p = dendp_fma(p, f, DENDP_EXP2_C1);
+    p = dendp_fma(p, f, 1.0f);
     return p * dendp_bits_f32((uint32_t)(n + 127) << 23);
 }
 
@@ -62,7 +62,7 @@ static void dendp_rms_norm_scalar(const float *x, const float *w, float eps, uin
     float lane[16] = {0}, scale;
     uint32_t i;
     for (i = 0; i < n; i++) {
-        lane[i % 16] = fmaf(x[i], x[i], lane[i % 16]);
+        lane[i % 16] = dendp_fma(x[i], x[i], lane[i % 16]);
     }
     scale = 1.0f / sqrtf(dendp_sum16(lane) / (float)n + eps);
     for (i = 0; i < n; i++) {
@@ -144,7 +144,7 @@ DENDP_TARGET_AVX2 static void dendp_rms_norm_avx2(const float *x, const float *w
     _mm256_storeu_ps(lane, lo);
     _mm256_storeu_ps(lane + 8, hi);
     for (; i < n; i++) {
-        lane[i % 16] = fmaf(x[i], x[i], lane[i % 16]);
+        lane[i % 16] = dendp_fma(x[i], x[i], lane[i % 16]);
     }
     scale = 1.0f / sqrtf(dendp_sum16(lane) / (float)n + eps);
     v = _mm256_set1_ps(scale);

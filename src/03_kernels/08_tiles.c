@@ -41,7 +41,7 @@ static void dendp_score_f32_scalar(const void *k, uint32_t d, const float *q, ui
         float acc[16] = {0};
         for (i = 0; i < d; i++) {
             for (t = 0; t < 16; t++) {
-                acc[t] = fmaf(q[a * d + i], key[i * 16 + t], acc[t]);
+                acc[t] = dendp_fma(q[a * d + i], key[i * 16 + t], acc[t]);
             }
         }
         memcpy(s + (size_t)a * ld_s, acc, sizeof acc);
@@ -56,7 +56,7 @@ static void dendp_score_f16_scalar(const void *k, uint32_t d, const float *q, ui
         float acc[16] = {0};
         for (i = 0; i < d; i++) {
             for (t = 0; t < 16; t++) {
-                acc[t] = fmaf(q[a * d + i], dendp_f16_to_f32(key[i * 16 + t]), acc[t]);
+                acc[t] = dendp_fma(q[a * d + i], dendp_f16_to_f32(key[i * 16 + t]), acc[t]);
             }
         }
         memcpy(s + (size_t)a * ld_s, acc, sizeof acc);
@@ -74,11 +74,11 @@ static void dendp_score_q8_scalar(const void *k, uint32_t d, const float *q, uin
             float part[16] = {0};
             for (i = b * 32; i < d && i < b * 32 + 32; i++) {
                 for (t = 0; t < 16; t++) {
-                    part[t] = fmaf(q[a * d + i], (float)key[i * 16 + t], part[t]);
+                    part[t] = dendp_fma(q[a * d + i], (float)key[i * 16 + t], part[t]);
                 }
             }
             for (t = 0; t < 16; t++) {
-                acc[t] = fmaf(part[t], dendp_f16_to_f32(scale[b * 16 + t]), acc[t]);
+                acc[t] = dendp_fma(part[t], dendp_f16_to_f32(scale[b * 16 + t]), acc[t]);
             }
         }
         memcpy(s + (size_t)a * ld_s, acc, sizeof acc);
@@ -95,7 +95,7 @@ static void dendp_add_v_f32_from(const void *v, uint32_t d, uint32_t j0, const f
         for (t = 0; t < 16; t++) {
             float w = p[(size_t)a * ld_p + t];
             for (j = j0; j < d && (mask >> t & 1u); j++) {
-                o[a * d + j] = fmaf(w, val[t * d + j], o[a * d + j]);
+                o[a * d + j] = dendp_fma(w, val[t * d + j], o[a * d + j]);
             }
         }
     }
@@ -109,7 +109,7 @@ static void dendp_add_v_f16_from(const void *v, uint32_t d, uint32_t j0, const f
         for (t = 0; t < 16; t++) {
             float w = p[(size_t)a * ld_p + t];
             for (j = j0; j < d && (mask >> t & 1u); j++) {
-                o[a * d + j] = fmaf(w, dendp_f16_to_f32(val[t * d + j]), o[a * d + j]);
+                o[a * d + j] = dendp_fma(w, dendp_f16_to_f32(val[t * d + j]), o[a * d + j]);
             }
         }
     }
@@ -124,7 +124,7 @@ static void dendp_add_v_q8_from(const void *v, uint32_t d, uint32_t j0, const fl
         for (t = 0; t < 16; t++) {
             for (j = j0; j < d && (mask >> t & 1u); j++) {
                 float w = p[(size_t)a * ld_p + t] * dendp_f16_to_f32(scale[t * groups + j / 32]);
-                o[a * d + j] = fmaf(w, (float)val[t * d + j], o[a * d + j]);
+                o[a * d + j] = dendp_fma(w, (float)val[t * d + j], o[a * d + j]);
             }
         }
     }

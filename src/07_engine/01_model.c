@@ -346,6 +346,7 @@ DEND_IMPL dend_status dend_tokenize(const dend_model *model, const char *text, s
     if (!model || (!text && n_bytes) || (!out && cap)) {
         return DEND_ERR_ARGUMENT;
     }
+    n_bytes = n_bytes == SIZE_MAX ? strlen(text) : n_bytes;
     if (!model->has_tokenizer) {
         return DEND_ERR_UNSUPPORTED;
     }

@@ -30,6 +30,7 @@
 #define DENDP_MAX_TREE 256u        /* rows of one token tree */
 #define DENDP_ATTENTION_QUERIES 8u /* query heads of one pass over a segment */
 #define DENDP_MAX_HEAD_DIM 512u
+#define DENDP_TILES_AHEAD 4u /* tiles are too short, and too far apart, for the hardware to fetch ahead */
 
 /* The overlay: K and V of tree rows, in the codec's tiles, 16 rows a tile.
  * [tile of rows][layer][KV head][K tile | V tile] */
@@ -132,7 +133,7 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
     const dendp_cache *c = a->cache;
     const dendp_codec *codec = &c->desc.codec;
     const dendp_row *row = &a->rows[r];
-    uint64_t k_bytes = c->groups[a->group].k_bytes;
+    uint64_t k_bytes = c->groups[a->group].k_bytes, v_bytes = c->groups[a->group].tile_bytes - k_bytes;
     uint32_t d = a->head_dim, P = c->desc.block_tokens, begin = segment * DENDP_SEGMENT, tile, i, t;
     uint32_t end = dendp_min_u32(row->pos + 1, begin + DENDP_SEGMENT),
              n_tiles = dendp_div_up(end - begin, DENDP_TILE);
@@ -159,6 +160,9 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
     }
     for (tile = 0; tile < n_tiles; tile++) {
         const unsigned char *k = tiles[tile];
+        if (tile + DENDP_TILES_AHEAD < n_tiles && tiles[tile + DENDP_TILES_AHEAD]) {
+            dendp_fetch_ahead(tiles[tile + DENDP_TILES_AHEAD], k_bytes);
+        }
         if (!k) {
             dendp_gather_tile(a, row, head, begin / DENDP_TILE + tile, scratch);
             k = scratch;
@@ -178,6 +182,9 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
         for (tile = 0; tile < n_tiles; tile++) {
             const unsigned char *k = tiles[tile];
             uint32_t left = end - begin - tile * DENDP_TILE;
+            if (tile + DENDP_TILES_AHEAD < n_tiles && tiles[tile + DENDP_TILES_AHEAD]) {
+                dendp_fetch_ahead(tiles[tile + DENDP_TILES_AHEAD] + k_bytes, v_bytes);
+            }
             if (!k) {
                 dendp_gather_tile(a, row, head, begin / DENDP_TILE + tile, scratch);
                 k = scratch;
@@ -222,9 +229,9 @@ static void dendp_attention_merge(void *ctx, uint32_t r) {
             keep = dendp_exp2(m - max);
             add = dendp_exp2(m2 - max);
             for (j = 0; j < d; j++) {
-                out[j] = fmaf(part[2 + j], add, out[j] * keep);
+                out[j] = dendp_fma(part[2 + j], add, out[j] * keep);
             }
-            l = fmaf(l2, add, l * keep);
+            l = dendp_fma(l2, add, l * keep);
             m = max;
         }
         inverse = l > 0.0f ? 1.0f / l : 0.0f;

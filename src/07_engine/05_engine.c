@@ -337,7 +337,6 @@ DEND_IMPL dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, co
     if (!slot) {
         return DEND_ERR_STALE;
     }
-    n_bytes = n_bytes == SIZE_MAX ? strlen(text) : n_bytes;
     flags |= DEND_TOKENIZE_SPECIAL;
     if (engine->cache.records[slot->record].len == 0) {
         flags |= DEND_TOKENIZE_ADD_BOS;
