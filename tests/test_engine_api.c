@@ -560,8 +560,11 @@ static void test_engine_null(void **state) {
     ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_tokenize(NULL, "a", 1, 0, tokens, 3, &n));
     ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_tokenize(model, NULL, 1, 0, tokens, 3, &n));
     ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_tokenize(model, "a", 1, 0, NULL, 3, &n));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_tokenize(model, NULL, (size_t)-1, 0, tokens, 3, &n));
     ASSERT_STATUS(DEND_OK, dend_tokenize(model, NULL, 0, 0, tokens, 3, &n));
     assert_int_equal(n, 0);
+    ASSERT_STATUS(DEND_OK, dend_tokenize(model, "a", (size_t)-1, 0, tokens, 3, &n));
+    assert_int_equal(n, 1);
     ASSERT_STATUS(DEND_ERR_BUFFER, dend_tokenize(model, "a", 1, 0, NULL, 0, &n));
     assert_int_equal(n, 1);
     ASSERT_STATUS(DEND_ERR_BUFFER, dend_tokenize(model, "a", 1, 0, NULL, 0, NULL));
@@ -1575,6 +1578,160 @@ static void test_engine_shared_model(void **state) {
 }
 #endif
 
+/* -- attention ------------------------------------------------------------- */
+
+/* Query head h of one row in double precision, over K and V as the cache holds
+ * them. Scores are powers of two. Writes out[d] and the error that single
+ * precision may make in each. */
+static void eng_attention_exact(const dend_engine *e, const dendp_row *row, uint32_t layer, uint32_t h,
+                                const float *q, double *out, double *bound) {
+    const dendp_cache *c = &e->cache;
+    const dendp_group *group = &c->groups[0];
+    const double u = 1.0 / 16777216.0;
+    uint32_t d = group->desc.head_dim, P = c->desc.block_tokens, n = row->pos + 1, i, pos;
+    uint32_t head = h / (e->model->config.n_heads / group->desc.n_kv_heads);
+    double *score = (double *)malloc(n * sizeof *score), max = -1e300, sum = 0.0, off = 0.0, size[32];
+    assert_non_null(score);
+    assert_true(d <= 32);
+    memset(size, 0, sizeof size);
+    memset(out, 0, d * sizeof *out);
+    for (pos = 0; pos < n; pos++) {
+        uint32_t block = dendp_table_get(&c->nodes, dendp_cache_table(c, row->record, 0), pos / P);
+        const unsigned char *tile = dendp_cache_tile(c, 0, block, layer, head, pos % P / DENDP_TILE);
+        float k[32], v[32];
+        double terms = 0.0;
+        c->desc.codec.get_token(tile, tile + group->k_bytes, d, pos % DENDP_TILE, k, v);
+        score[pos] = 0.0;
+        for (i = 0; i < d; i++) {
+            score[pos] += (double)q[i] * (double)k[i];
+            terms += fabs((double)q[i] * (double)k[i]);
+        }
+        max = score[pos] > max ? score[pos] : max;
+        off = terms > off ? terms : off;
+    }
+    for (pos = 0; pos < n; pos++) {
+        uint32_t block = dendp_table_get(&c->nodes, dendp_cache_table(c, row->record, 0), pos / P);
+        const unsigned char *tile = dendp_cache_tile(c, 0, block, layer, head, pos % P / DENDP_TILE);
+        float k[32], v[32];
+        double w = exp2(score[pos] - max);
+        c->desc.codec.get_token(tile, tile + group->k_bytes, d, pos % DENDP_TILE, k, v);
+        sum += w;
+        for (i = 0; i < d; i++) {
+            out[i] += w * (double)v[i];
+            size[i] += w * fabs((double)v[i]);
+        }
+    }
+    /* A score is a chain of d fused steps and a difference, so a weight is off
+     * by ln 2 times (d + 2) u of the largest sum of terms, and by the 2e-8 of
+     * 2^x and 4 roundings. A segment sums at most 512 weights; each of the few
+     * merges rounds 4 times. It all counts once above and once below the line. */
+    for (i = 0; i < d; i++) {
+        double relative = 0.7 * (d + 2) * u * off + 2e-8 + (4.0 + 512.0 + 4.0 * (n / 512 + 1)) * u;
+        bound[i] = 2.0 * relative * size[i] / sum + 1e-30;
+        out[i] /= sum;
+    }
+    free(score);
+}
+
+/* Rows of one segment, at its edges, and of two and three segments. */
+static void test_engine_attention(void **state) {
+    static const uint32_t positions[8] = {0, 15, 16, 510, 511, 512, 1023, 1099};
+    uint32_t m, k, r, h, i;
+    test_rng rng;
+    (void)state;
+    rng.state = 8080;
+    for (m = 0; m < 3; m++) {
+        dend_model *model = eng_load(eng_paths[m]);
+        uint32_t H = model->config.n_heads, d = model->config.head_dim, layer = model->config.n_layers - 1;
+        for (k = 0; k < 3; k++) {
+            dend_engine_desc desc = eng_desc(model);
+            dend_engine *e;
+            dend_seq seq;
+            dendp_row rows[8];
+            dendp_layer_view view;
+            int32_t tokens[1100];
+            size_t n = (size_t)8 * H * d;
+            float *q = (float *)malloc(2 * n * sizeof *q), *out = q + n;
+            assert_non_null(q);
+            desc.n_ctx = 1100;
+            desc.kv_type = eng_kv_types[k];
+            desc.block_tokens = 16 + 32 * (k % 2);
+            e = eng_open(&desc);
+            eng_tokens(&rng, tokens, 1100);
+            seq = eng_with(e, tokens, 1100);
+            ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+            for (i = 0; i < n; i++) {
+                q[i] =
+                    4.0f * test_float(&rng); /* scores of many sizes: each segment has a maximum of its own */
+            }
+            memset(rows, 0, sizeof rows);
+            for (r = 0; r < 8; r++) {
+                rows[r].pos = positions[r];
+                rows[r].n_past = positions[r] + 1;
+                rows[r].record = dendp_cache_slot(&e->cache, seq)->record;
+                rows[r].tree_first = DENDP_NONE;
+            }
+            memset(&view, 0, sizeof view);
+            view.layer = view.group_layer = layer;
+            view.n_layers = model->config.n_layers;
+            view.n_heads = H;
+            view.n_kv_heads = model->config.n_kv_heads;
+            view.head_dim = d;
+            e->backend.attention(e->backend.self, &view, &e->cache, &e->overlay, rows, 8, q, (size_t)H * d,
+                                 out);
+            for (r = 0; r < 8; r++) {
+                for (h = 0; h < H; h++) {
+                    size_t at = ((size_t)r * H + h) * d;
+                    double exact[32], bound[32];
+                    eng_attention_exact(e, &rows[r], layer, h, q + at, exact, bound);
+                    for (i = 0; i < d; i++) {
+                        ASSERT_NEAR(exact[i], out[at + i], bound[i], 0.0);
+                    }
+                }
+            }
+            free(q);
+            dend_engine_free(e);
+        }
+        dend_model_free(model);
+    }
+}
+
+/* A dropped sequence of several leaves is taken apart little by little; whoever
+ * needs its blocks before that gets them all the same. */
+static void test_engine_deferred(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    int32_t *tokens = (int32_t *)calloc(2000, sizeof *tokens);
+    dend_seq seq;
+    uint32_t i, n_free;
+    (void)state;
+    assert_non_null(tokens);
+    d.n_ctx = 2000; /* 125 blocks: 4 leaves under a root */
+    d.n_blocks = 130;
+    d.release_budget = 1;
+    e = eng_open(&d);
+    seq = eng_with(e, tokens, 2000);
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, seq));
+    assert_int_equal(eng_stats(e).n_blocks_free, 5); /* so far only the root */
+    for (i = 1, n_free = 5; i <= 4; i++) {           /* a step takes one leaf */
+        ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        assert_true(eng_stats(e).n_blocks_free > n_free);
+        n_free = eng_stats(e).n_blocks_free;
+    }
+    assert_int_equal(n_free, 130);
+    seq = eng_with(e, tokens, 2000);
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, seq));
+    seq = eng_with(e, tokens, 1600); /* 100 of the 125 that are still deferred */
+    ENG_REFUSED(DEND_ERR_CONTEXT_FULL, e, dend_seq_append(e, seq, tokens, 401));
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, seq, tokens, 400));
+    assert_int_equal(eng_blocks_free(e), 5);
+    eng_all_free(e);
+    dend_engine_free(e);
+    free(tokens);
+    dend_model_free(model);
+}
+
 /* -- token trees: what is refused ------------------------------------------ */
 
 static dend_tree eng_tree(dend_seq seq, uint32_t n_rows, const int32_t *tokens, const int32_t *parents) {
@@ -1678,6 +1835,10 @@ static void test_engine_tree_refused(void **state) {
     assert_int_equal(eng_info(e, a).len_tokens, 33);
     ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 2)); /* once a tree */
     ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 0));
+    ASSERT_STATUS(DEND_OK, dend_seq_rewind(e, a, 30));
+    ENG_REFUSED(DEND_ERR_ARGUMENT, e, dend_tree_accept(e, 0, 0)); /* even back where it was */
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, a, tokens, 3));
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
 
     trees[0] = eng_tree(b, 7, tokens, chain); /* exactly to the end of the context */
     ASSERT_STATUS(DEND_OK, dend_tree_eval(e, trees, 1));
@@ -2409,6 +2570,8 @@ static const struct CMUnitTest tests_engine_api[] = {
 #if DENDP_THREADS
     cmocka_unit_test(test_engine_shared_model),
 #endif
+    cmocka_unit_test(test_engine_attention),
+    cmocka_unit_test(test_engine_deferred),
     cmocka_unit_test(test_engine_tree_refused),
     cmocka_unit_test(test_engine_tree_rows),
     cmocka_unit_test(test_engine_tree_large),

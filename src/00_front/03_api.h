@@ -81,7 +81,8 @@ typedef struct dend_writer {
 } dend_writer;
 
 /* The caller's job system. Must run task(ctx, 0) ... task(ctx, n-1), in any
- * order and on any threads, and return when all have finished. */
+ * order and on any threads, and return when all have finished. A task needs
+ * 160 KB of stack, and the default rounding mode. */
 typedef struct dend_jobs {
     void (*run)(void *user, void (*task)(void *ctx, uint32_t index), void *ctx, uint32_t n_tasks);
     void *user;

@@ -26,7 +26,8 @@
 typedef void (*dendp_task)(void *ctx, uint32_t index);
 
 #define DENDP_MAX_THREADS 256
-#define DENDP_SPINS 4000 /* pauses of about 25 ns before a worker parks */
+#define DENDP_STACK (1u << 20) /* of a worker: tasks take 160 KB at most, and some systems give 128 */
+#define DENDP_SPINS 4000       /* pauses of about 25 ns before a worker parks */
 
 typedef struct dendp_pool {
     dend_jobs jobs; /* jobs.run set: the caller's job system does it all */
@@ -164,15 +165,23 @@ static dend_status dendp_pool_open(dendp_pool *pool, uint32_t n_threads, const d
     }
 #if DENDP_THREADS
     if (pool->n_threads > 1) {
+        pthread_attr_t attr;
+        if (pthread_attr_init(&attr) != 0) {
+            return DENDP_FAIL(err, DEND_ERR_THREADS, "thread attributes cannot be created", 0);
+        }
+        (void)pthread_attr_setstacksize(&attr, DENDP_STACK);
         if (pthread_mutex_init(&pool->mutex, NULL) != 0) {
+            pthread_attr_destroy(&attr);
             return DENDP_FAIL(err, DEND_ERR_THREADS, "mutex cannot be created", 0);
         }
         if (pthread_cond_init(&pool->wake, NULL) != 0) {
             pthread_mutex_destroy(&pool->mutex);
+            pthread_attr_destroy(&attr);
             return DENDP_FAIL(err, DEND_ERR_THREADS, "condition variable cannot be created", 0);
         }
         while (pool->n_started < pool->n_threads - 1) {
-            if (pthread_create(&pool->threads[pool->n_started], NULL, dendp_pool_main, pool) != 0) {
+            if (pthread_create(&pool->threads[pool->n_started], &attr, dendp_pool_main, pool) != 0) {
+                pthread_attr_destroy(&attr);
                 if (pool->n_started) {
                     dendp_pool_close(pool);
                 } else {
@@ -183,6 +192,7 @@ static dend_status dendp_pool_open(dendp_pool *pool, uint32_t n_threads, const d
             }
             pool->n_started++;
         }
+        pthread_attr_destroy(&attr);
     }
 #else
     pool->n_threads = 1;

@@ -128,7 +128,7 @@ static dend_status dendp_sample(const dendp_vector_ops *ops, const float *logits
     const dend_sample_params *p = params ? params : &zero;
     const uint32_t *ids = NULL;
     uint32_t i, count = n, best = 0;
-    double total, best_value = 0.0, floor_logit, inverse;
+    double logprob, total, best_value = 0.0, floor_logit, inverse;
     float max;
     if (!logits || !out || n == 0 || dendp_sample_check(p) != DEND_OK) {
         return DEND_ERR_ARGUMENT;
@@ -170,7 +170,8 @@ static dend_status dendp_sample(const dendp_vector_ops *ops, const float *logits
         }
     }
     out->token = (int32_t)best;
-    out->logprob = (float)((double)dendp_logit(logits, best) - (double)max - log(total));
+    logprob = (double)dendp_logit(logits, best) - (double)max - log(total);
+    out->logprob = logprob > -(double)FLT_MAX ? (float)logprob : -FLT_MAX;
     return DEND_OK;
 }
 

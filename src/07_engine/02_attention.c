@@ -82,11 +82,12 @@ typedef struct dendp_attention {
     uint32_t head_dim;            /* d */
     const float *q;               /* [n_rows][ld_q], rotated and scaled */
     size_t ld_q;
-    float *partials; /* [segment of all rows][H][d + 2]: m, l, o */
-    uint32_t n_segments;
+    float *partials;         /* [segment of all rows][H][d + 2]: m, l, o */
+    uint32_t most_segments;  /* of any row of the wave */
     uint32_t *first_segment; /* [n_rows + 1]: where each row's partials begin */
     uint32_t rows_per_task, n_chunks;
-    float *out; /* [n_rows][H*d] */
+    uint32_t n_strips; /* tasks along a row: each takes every n_strips-th segment */
+    float *out;        /* [n_rows][H*d] */
 } dendp_attention;
 
 static uint32_t dendp_row_segments(const dendp_row *row) {
@@ -143,7 +144,10 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
     float *partial = a->partials + ((size_t)(a->first_segment[r] + segment) * a->n_heads + first_q) * (d + 2);
     float s[DENDP_ATTENTION_QUERIES * DENDP_SEGMENT];
     const unsigned char *tiles[DENDP_SEGMENT / DENDP_TILE];
-    unsigned char scratch[2 * DENDP_MAX_HEAD_DIM * DENDP_TILE * sizeof(float)];
+    union { /* a gathered tile, aligned for any codec */
+        float f[2 * DENDP_MAX_HEAD_DIM * DENDP_TILE];
+        unsigned char bytes[2 * DENDP_MAX_HEAD_DIM * DENDP_TILE * sizeof(float)];
+    } scratch;
 
     for (tile = 0; tile < n_tiles; tile++) {
         uint32_t pos = begin + tile * DENDP_TILE;
@@ -164,8 +168,8 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
             dendp_fetch_ahead(tiles[tile + DENDP_TILES_AHEAD], k_bytes);
         }
         if (!k) {
-            dendp_gather_tile(a, row, head, begin / DENDP_TILE + tile, scratch);
-            k = scratch;
+            dendp_gather_tile(a, row, head, begin / DENDP_TILE + tile, scratch.bytes);
+            k = scratch.bytes;
         }
         codec->score_tile(k, d, q, n_q, s + (size_t)tile * DENDP_TILE, DENDP_SEGMENT);
     }
@@ -186,8 +190,8 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
                 dendp_fetch_ahead(tiles[tile + DENDP_TILES_AHEAD] + k_bytes, v_bytes);
             }
             if (!k) {
-                dendp_gather_tile(a, row, head, begin / DENDP_TILE + tile, scratch);
-                k = scratch;
+                dendp_gather_tile(a, row, head, begin / DENDP_TILE + tile, scratch.bytes);
+                k = scratch.bytes;
             }
             codec->add_v_tile(k + k_bytes, d, s + (size_t)tile * DENDP_TILE, DENDP_SEGMENT, n_q,
                               left >= DENDP_TILE ? 0xffffu : (1u << left) - 1u, o);
@@ -198,16 +202,19 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
     }
 }
 
-/* Task: one chunk of rows, one KV head, one segment number. */
+/* Task: one chunk of rows, one KV head, one strip of segments. */
 static void dendp_attention_task(void *ctx, uint32_t index) {
     const dendp_attention *a = (const dendp_attention *)ctx;
     uint32_t chunk = index % a->n_chunks, head = index / a->n_chunks % a->n_kv_heads;
-    uint32_t segment = index / a->n_chunks / a->n_kv_heads, group = a->n_heads / a->n_kv_heads, r, i;
+    uint32_t strip = index / a->n_chunks / a->n_kv_heads, group = a->n_heads / a->n_kv_heads, r, i, segment;
     uint32_t end = dendp_min_u32(a->n_rows, (chunk + 1) * a->rows_per_task);
-    for (r = chunk * a->rows_per_task; r < end; r++) {
-        for (i = 0; i < group && segment < dendp_row_segments(&a->rows[r]); i += DENDP_ATTENTION_QUERIES) {
-            dendp_attend(a, r, head, segment, head * group + i,
-                         dendp_min_u32(DENDP_ATTENTION_QUERIES, group - i));
+    for (segment = strip; segment < a->most_segments; segment += a->n_strips) {
+        for (r = chunk * a->rows_per_task; r < end; r++) {
+            for (i = 0; i < group && segment < dendp_row_segments(&a->rows[r]);
+                 i += DENDP_ATTENTION_QUERIES) {
+                dendp_attend(a, r, head, segment, head * group + i,
+                             dendp_min_u32(DENDP_ATTENTION_QUERIES, group - i));
+            }
         }
     }
 }
@@ -261,7 +268,9 @@ static void dendp_attention_run(dendp_attention *a, dendp_pool *pool, const dend
         a->out = out + (size_t)done * a->n_heads * a->head_dim;
         a->rows_per_task = dendp_max_u32(1, dendp_min_u32(8, n / (4 * pool->n_threads)));
         a->n_chunks = dendp_div_up(n, a->rows_per_task);
-        dendp_pool_run(pool, dendp_attention_task, a, a->n_chunks * a->n_kv_heads * most);
+        a->most_segments = most;
+        a->n_strips = dendp_min_u32(most, 64); /* so that the number of tasks stays far from 2^32 */
+        dendp_pool_run(pool, dendp_attention_task, a, a->n_chunks * a->n_kv_heads * a->n_strips);
         dendp_pool_run(pool, dendp_attention_merge, a, n);
         done += n;
     }
