@@ -2491,7 +2491,8 @@ static void eng_history_turn(eng_history *h) {
 }
 
 /* 3,000 operations on up to 24 sequences, in an engine that is short of
- * everything; free blocks are poisoned. At the end all comes back. */
+ * everything; free blocks are poisoned. At the end all comes back. (How far a
+ * step with a budget gets is the clock's affair, so runs differ a little.) */
 static void eng_history_run(const dend_model *model, uint32_t seed, uint32_t *n_checked, uint32_t *n_refused,
                             uint32_t *n_accepted) {
     eng_history h;

@@ -230,7 +230,7 @@ DEND_API void dend_engine_free(dend_engine *engine);
 
 /* What is in use now. */
 typedef struct dend_engine_stats {
-    uint32_t n_blocks, n_blocks_free; /* free includes releases that are still deferred where known */
+    uint32_t n_blocks, n_blocks_free; /* releases that are still deferred count as in use */
     uint32_t n_seqs, n_seqs_free;
     uint32_t n_logits, n_logits_free;
     uint32_t n_waiting;       /* tokens that wait for a step */

@@ -318,7 +318,11 @@ exit:
 }
 
 DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out) {
-    const dendp_config *c = &model->config;
+    const dendp_config *c;
+    if (!model || !out) {
+        return;
+    }
+    c = &model->config;
     memset(out, 0, sizeof *out);
     out->architecture = model->architecture;
     out->name = model->name;
