@@ -178,8 +178,6 @@ static dend_status dendp_sample(const dendp_vector_ops *ops, const float *logits
 DEND_IMPL dend_status dend_sample_logits(const float *logits, uint32_t n, const dend_sample_params *params,
                                          uint64_t stream, uint64_t position, uint32_t *scratch,
                                          dend_sampled *out) {
-    /* Asking the processor what it can do takes 20 us in a virtual machine: only long rows repay that.
-     * The bits are the same either way. */
-    dend_isa isa = n < 8192 ? DEND_ISA_SCALAR : DEND_ISA_DEFAULT;
-    return dendp_sample(dendp_vector_ops_get(isa), logits, n, params, stream, position, scratch, out);
+    return dendp_sample(dendp_vector_ops_get(DEND_ISA_DEFAULT), logits, n, params, stream, position, scratch,
+                        out);
 }
