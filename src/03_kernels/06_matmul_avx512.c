@@ -1,5 +1,5 @@
 /* ==========================================================================
- * >>03.05 MATMUL, AVX-512: a panel's 16 lanes in one register
+ * >>03.06 MATMUL, AVX-512: a panel's 16 lanes in one register
  * ==========================================================================
  * With VNNI one instruction does what four did in the room above:
  *

@@ -1,5 +1,5 @@
 /* ==========================================================================
- * >>03.07 VECTOR: norm, rotation, activation, softmax
+ * >>03.09 VECTOR: norm, rotation, activation, softmax
  * ==========================================================================
  * The small operations between the matmuls. Each treats a row on its own, in
  * one fixed order, so a row's result cannot depend on its neighbours. The

@@ -1,5 +1,5 @@
 /* ==========================================================================
- * >>03.06 MATMUL: which kernels, and in which order
+ * >>03.08 MATMUL: which kernels, and in which order
  * ==========================================================================
  * The door to the five rooms above. A dendp_kernels is the set of functions of
  * one instruction set; which one an engine uses is decided once. All sets give

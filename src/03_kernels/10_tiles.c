@@ -1,5 +1,5 @@
 /* ==========================================================================
- * >>03.08 TILES: scores and weighted values of 16 keys
+ * >>03.10 TILES: scores and weighted values of 16 keys
  * ==========================================================================
  * Attention meets the cache in tiles of 16 positions of one KV head. Two
  * primitives do all the arithmetic:
