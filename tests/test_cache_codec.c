@@ -14,7 +14,8 @@ static const uint32_t tk_widths[] = {1, 8, 16, 20, 32, 48, 64, 80, 96, 100, 128,
 #define TK_N_WIDTHS (sizeof tk_widths / sizeof tk_widths[0])
 
 /* Instruction sets to test against the scalar forms, and what they are here. */
-static const dend_isa tk_isas[] = {DEND_ISA_SCALAR, DEND_ISA_AVX2, DEND_ISA_AVX512};
+static const dend_isa tk_isas[] = {DEND_ISA_SCALAR, DEND_ISA_AVX2, DEND_ISA_AVX_VNNI, DEND_ISA_AVX512,
+                                   DEND_ISA_NEON};
 
 /* A tile of exactly the codec's size, so that a sanitizer sees every byte too far. */
 typedef struct tk_tile {

@@ -140,7 +140,7 @@ static void golden_tiny_run(const char *name, double atol_f32, double atol_f16, 
     assert_int_equal(g.at % 4, 0);
     assert_int_equal(g.size - g.at, (size_t)n * t.n_vocab * sizeof(float));
     snprintf(path, sizeof path, "tests/golden/tiny_%s.gguf", name);
-    for (isa = DEND_ISA_SCALAR; isa <= DEND_ISA_AVX512; isa = (dend_isa)(isa + 1)) {
+    for (isa = DEND_ISA_SCALAR; isa <= DEND_ISA_NEON; isa = (dend_isa)(isa + 1)) {
         if (!dendp_kernels_get(isa)) {
             continue;
         }

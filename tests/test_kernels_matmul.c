@@ -29,7 +29,8 @@ static const mm_type mm_types[] = {
 };
 #define MM_N_TYPES (sizeof mm_types / sizeof mm_types[0])
 
-static const dend_isa mm_isas[] = {DEND_ISA_SCALAR, DEND_ISA_AVX2, DEND_ISA_AVX512};
+static const dend_isa mm_isas[] = {DEND_ISA_SCALAR, DEND_ISA_AVX2, DEND_ISA_AVX_VNNI, DEND_ISA_AVX512,
+                                   DEND_ISA_NEON};
 #define MM_N_ISAS (sizeof mm_isas / sizeof mm_isas[0])
 
 static void *mm_alloc(size_t size) {

@@ -179,7 +179,9 @@ typedef enum dend_isa {
     DEND_ISA_DEFAULT = 0, /* the best that this processor has */
     DEND_ISA_SCALAR,
     DEND_ISA_AVX2,
-    DEND_ISA_AVX512 /* with VNNI */
+    DEND_ISA_AVX_VNNI, /* AVX2 with the dot products of AVX-VNNI */
+    DEND_ISA_AVX512,   /* with VNNI */
+    DEND_ISA_NEON      /* AArch64 with dot products */
 } dend_isa;
 
 typedef struct dend_engine_desc {

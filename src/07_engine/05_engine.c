@@ -78,9 +78,7 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
     d->kv_type = d->kv_type == DEND_KV_DEFAULT ? DEND_KV_F16 : d->kv_type;
     d->release_budget = d->release_budget ? d->release_budget : 64;
     if (d->isa == DEND_ISA_DEFAULT) {
-        d->isa = dendp_kernels_get(DEND_ISA_AVX512) ? DEND_ISA_AVX512
-                 : dendp_kernels_get(DEND_ISA_AVX2) ? DEND_ISA_AVX2
-                                                    : DEND_ISA_SCALAR;
+        d->isa = dendp_kernels_get(DEND_ISA_DEFAULT)->isa;
     }
     if (d->n_ctx > (1u << 24) || d->n_seqs > (1u << 24) || d->n_batch > 65536 ||
         d->n_threads > DENDP_MAX_THREADS || d->n_logits > (1u << 20)) {
@@ -95,7 +93,7 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
     if (d->kv_type < DEND_KV_F32 || d->kv_type > DEND_KV_Q8_0) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "unknown kv_type", 0);
     }
-    if (d->isa < DEND_ISA_SCALAR || d->isa > DEND_ISA_AVX512) {
+    if (d->isa < DEND_ISA_SCALAR || d->isa > DEND_ISA_NEON) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "unknown isa", 0);
     }
     if (!dendp_kernels_get(d->isa)) {
