@@ -643,7 +643,12 @@ static float tk_special(uint32_t i) {
 
 #if DENDP_X86
 DENDP_TARGET_AVX2 static void tk_exp2_avx2(const float *x, float *y) {
-    _mm256_storeu_ps(y, dendp_exp2_avx2(_mm256_loadu_ps(x)));
+    __m256 a = _mm256_loadu_ps(x), b = a, c = a, d = a;
+    dendp_exp2x4_avx2(&a, &b, &c, &d);
+    _mm256_storeu_ps(y, a);
+    _mm256_storeu_ps(y, b);
+    _mm256_storeu_ps(y, c);
+    _mm256_storeu_ps(y, d);
 }
 #endif
 

@@ -9,13 +9,11 @@
  * choice), and tests hold them equal bit for bit.
  *
  * 2^x for x <= 0 (softmax) and in general (SiLU) is one polynomial: with
- * n = the integer nearest x and f = x - n in [-1/2, 1/2], 2^x = 2^n * p(f),
- * p the Taylor series of degree 7: relative error under 2e-8 before rounding.
+ * n = the integer nearest x (ties to even) and f = x - n in [-1/2, 1/2],
+ * 2^x = 2^n * p(f), p the Taylor series of degree 7: relative error under 2e-8
+ * before rounding. The factor 2^n is added to the exponent of p: at n = -126,
+ * where p < 1 would be subnormal, x >= -126 has left f >= 0 and so p >= 1.
  * ======================================================================== */
-
-#if DENDP_X86
-#define DENDP_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
-#endif
 
 #define DENDP_LOG2E 1.44269504088896341f
 #define DENDP_MASKED (-1e30f) /* the score of a slot that must not be seen: finite, below all real ones */
@@ -35,7 +33,7 @@ static float dendp_exp2(float x) {
     int32_t n;
     x = x > -126.0f ? x : -126.0f;
     x = x < 126.0f ? x : 126.0f;
-    n = (int32_t)(x + (x < 0.0f ? -0.5f : 0.5f));
+    n = (int32_t)lrintf(x);
     f = x - (float)n;
     p = dendp_fma(DENDP_EXP2_C7, f, DENDP_EXP2_C6);
     p = dendp_fma(p, f, DENDP_EXP2_C5);
@@ -44,7 +42,7 @@ static float dendp_exp2(float x) {
     p = dendp_fma(p, f, DENDP_EXP2_C2);
     p = dendp_fma(p, f, DENDP_EXP2_C1);
     p = dendp_fma(p, f, 1.0f);
-    return p * dendp_bits_f32((uint32_t)(n + 127) << 23);
+    return dendp_bits_f32(dendp_f32_bits(p) + ((uint32_t)n << 23));
 }
 
 /* The one order in which 16 lane sums become one number. */
@@ -112,22 +110,46 @@ static double dendp_sum_exp_scalar(const float *x, uint32_t n, float max) {
 }
 
 #if DENDP_X86
-DENDP_TARGET_AVX2 static __m256 dendp_exp2_avx2(__m256 x) {
-    __m256 f, p, half;
-    __m256i n;
-    x = _mm256_min_ps(_mm256_max_ps(x, _mm256_set1_ps(-126.0f)), _mm256_set1_ps(126.0f));
-    half = _mm256_or_ps(_mm256_set1_ps(0.5f), _mm256_and_ps(x, _mm256_set1_ps(-0.0f)));
-    n = _mm256_cvttps_epi32(_mm256_add_ps(x, half));
-    f = _mm256_sub_ps(x, _mm256_cvtepi32_ps(n));
-    p = _mm256_fmadd_ps(_mm256_set1_ps(DENDP_EXP2_C7), f, _mm256_set1_ps(DENDP_EXP2_C6));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(DENDP_EXP2_C5));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(DENDP_EXP2_C4));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(DENDP_EXP2_C3));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(DENDP_EXP2_C2));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(DENDP_EXP2_C1));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
-    n = _mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23);
-    return _mm256_mul_ps(p, _mm256_castsi256_ps(n));
+/* 2^x of 32 values, in place. Each is a chain of 16 dependent steps: four chains
+ * stand side by side so that one fills the waits of the others. */
+#define DENDP_FOUR_VECTORS(M) M(0) M(1) M(2) M(3)
+DENDP_INLINE_AVX2 void dendp_exp2x4_avx2(__m256 *x0, __m256 *x1, __m256 *x2, __m256 *x3) {
+    __m256 f0, f1, f2, f3, p0, p1, p2, p3;
+    __m256i n0, n1, n2, n3;
+#define DENDP_EXP2_CLAMP(i) f##i = _mm256_max_ps(*x##i, _mm256_set1_ps(-126.0f));
+#define DENDP_EXP2_LIMIT(i) f##i = _mm256_min_ps(f##i, _mm256_set1_ps(126.0f));
+#define DENDP_EXP2_ROUND(i) n##i = _mm256_cvtps_epi32(f##i);
+#define DENDP_EXP2_REST(i) f##i = _mm256_sub_ps(f##i, _mm256_cvtepi32_ps(n##i));
+#define DENDP_EXP2_FIRST(i)                                                                                  \
+    p##i = _mm256_fmadd_ps(_mm256_set1_ps(DENDP_EXP2_C7), f##i, _mm256_set1_ps(DENDP_EXP2_C6));
+#define DENDP_EXP2_POWER(i) n##i = _mm256_slli_epi32(n##i, 23);
+#define DENDP_EXP2_SCALE(i) *x##i = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p##i), n##i));
+#define DENDP_EXP2_STEP(c)                                                                                   \
+    p0 = _mm256_fmadd_ps(p0, f0, _mm256_set1_ps(c));                                                         \
+    p1 = _mm256_fmadd_ps(p1, f1, _mm256_set1_ps(c));                                                         \
+    p2 = _mm256_fmadd_ps(p2, f2, _mm256_set1_ps(c));                                                         \
+    p3 = _mm256_fmadd_ps(p3, f3, _mm256_set1_ps(c));
+    DENDP_FOUR_VECTORS(DENDP_EXP2_CLAMP)
+    DENDP_FOUR_VECTORS(DENDP_EXP2_LIMIT)
+    DENDP_FOUR_VECTORS(DENDP_EXP2_ROUND)
+    DENDP_FOUR_VECTORS(DENDP_EXP2_REST)
+    DENDP_FOUR_VECTORS(DENDP_EXP2_FIRST)
+    DENDP_FOUR_VECTORS(DENDP_EXP2_POWER)
+    DENDP_EXP2_STEP(DENDP_EXP2_C5)
+    DENDP_EXP2_STEP(DENDP_EXP2_C4)
+    DENDP_EXP2_STEP(DENDP_EXP2_C3)
+    DENDP_EXP2_STEP(DENDP_EXP2_C2)
+    DENDP_EXP2_STEP(DENDP_EXP2_C1)
+    DENDP_EXP2_STEP(1.0f)
+    DENDP_FOUR_VECTORS(DENDP_EXP2_SCALE)
+#undef DENDP_EXP2_CLAMP
+#undef DENDP_EXP2_LIMIT
+#undef DENDP_EXP2_ROUND
+#undef DENDP_EXP2_REST
+#undef DENDP_EXP2_FIRST
+#undef DENDP_EXP2_POWER
+#undef DENDP_EXP2_SCALE
+#undef DENDP_EXP2_STEP
 }
 
 DENDP_TARGET_AVX2 static void dendp_rms_norm_avx2(const float *x, const float *w, float eps, uint32_t n,
@@ -158,12 +180,19 @@ DENDP_TARGET_AVX2 static void dendp_rms_norm_avx2(const float *x, const float *w
 }
 
 DENDP_TARGET_AVX2 static void dendp_silu_mul_avx2(const float *gate, const float *up, uint32_t n, float *y) {
+    const __m256 one = _mm256_set1_ps(1.0f), minus = _mm256_set1_ps(-DENDP_LOG2E);
     uint32_t i;
-    for (i = 0; i + 8 <= n; i += 8) {
-        __m256 g = _mm256_loadu_ps(gate + i);
-        __m256 e = dendp_exp2_avx2(_mm256_mul_ps(g, _mm256_set1_ps(-DENDP_LOG2E)));
-        __m256 s = _mm256_div_ps(g, _mm256_add_ps(_mm256_set1_ps(1.0f), e));
-        _mm256_storeu_ps(y + i, _mm256_mul_ps(s, _mm256_loadu_ps(up + i)));
+    for (i = 0; i + 32 <= n; i += 32) {
+        __m256 x0, x1, x2, x3;
+#define DENDP_BEFORE(k) x##k = _mm256_mul_ps(_mm256_loadu_ps(gate + i + (k)*8), minus);
+#define DENDP_AFTER(k)                                                                                       \
+    x##k = _mm256_div_ps(_mm256_loadu_ps(gate + i + (k)*8), _mm256_add_ps(one, x##k));                       \
+    _mm256_storeu_ps(y + i + (k)*8, _mm256_mul_ps(x##k, _mm256_loadu_ps(up + i + (k)*8)));
+        DENDP_FOUR_VECTORS(DENDP_BEFORE)
+        dendp_exp2x4_avx2(&x0, &x1, &x2, &x3);
+        DENDP_FOUR_VECTORS(DENDP_AFTER)
+#undef DENDP_BEFORE
+#undef DENDP_AFTER
     }
     dendp_silu_mul_scalar(gate + i, up + i, n - i, y + i);
 }
@@ -183,18 +212,26 @@ DENDP_TARGET_AVX2 static float dendp_softmax_avx2(float *s, uint32_t n, float *m
     }
     *max_out = max;
     m = _mm256_set1_ps(max);
-    for (i = 0; i < n; i += 16) {
-        __m256 a = _mm256_loadu_ps(s + i), b = _mm256_loadu_ps(s + i + 8);
-        __m256 seen_a = _mm256_cmp_ps(a, limit, _CMP_GT_OQ), seen_b = _mm256_cmp_ps(b, limit, _CMP_GT_OQ);
-        a = _mm256_and_ps(dendp_exp2_avx2(_mm256_sub_ps(a, m)), seen_a);
-        b = _mm256_and_ps(dendp_exp2_avx2(_mm256_sub_ps(b, m)), seen_b);
-        _mm256_storeu_ps(s + i, a);
-        _mm256_storeu_ps(s + i + 8, b);
-        lo = _mm256_add_ps(lo, a);
-        hi = _mm256_add_ps(hi, b);
+    for (i = 0; i + 32 <= n; i += 32) {
+        __m256 x0, x1, x2, x3;
+#define DENDP_BEFORE(k) x##k = _mm256_sub_ps(_mm256_loadu_ps(s + i + (k)*8), m);
+#define DENDP_AFTER(k)                                                                                       \
+    x##k = _mm256_and_ps(x##k, _mm256_cmp_ps(_mm256_loadu_ps(s + i + (k)*8), limit, _CMP_GT_OQ));            \
+    _mm256_storeu_ps(s + i + (k)*8, x##k);
+        DENDP_FOUR_VECTORS(DENDP_BEFORE)
+        dendp_exp2x4_avx2(&x0, &x1, &x2, &x3);
+        DENDP_FOUR_VECTORS(DENDP_AFTER)
+#undef DENDP_BEFORE
+#undef DENDP_AFTER
+        lo = _mm256_add_ps(_mm256_add_ps(lo, x0), x2);
+        hi = _mm256_add_ps(_mm256_add_ps(hi, x1), x3);
     }
     _mm256_storeu_ps(lane, lo);
     _mm256_storeu_ps(lane + 8, hi);
+    for (; i < n; i++) {
+        s[i] = s[i] > 0.5f * DENDP_MASKED ? dendp_exp2(s[i] - max) : 0.0f;
+        lane[i % 16] += s[i];
+    }
     return dendp_sum16(lane);
 }
 
@@ -205,11 +242,14 @@ DENDP_TARGET_AVX2 static double dendp_sum_exp_avx2(const float *x, uint32_t n, f
     for (i = 0; i < n; i += 512) {
         __m256 lo = _mm256_setzero_ps(), hi = _mm256_setzero_ps();
         float lane[16];
-        for (j = i; j + 16 <= n && j < i + 512; j += 16) {
-            lo = _mm256_add_ps(
-                lo, dendp_exp2_avx2(_mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x + j), m), scale)));
-            hi = _mm256_add_ps(
-                hi, dendp_exp2_avx2(_mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x + j + 8), m), scale)));
+        for (j = i; j + 32 <= n && j < i + 512; j += 32) {
+            __m256 x0, x1, x2, x3;
+#define DENDP_BEFORE(k) x##k = _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x + j + (k)*8), m), scale);
+            DENDP_FOUR_VECTORS(DENDP_BEFORE)
+#undef DENDP_BEFORE
+            dendp_exp2x4_avx2(&x0, &x1, &x2, &x3);
+            lo = _mm256_add_ps(_mm256_add_ps(lo, x0), x2);
+            hi = _mm256_add_ps(_mm256_add_ps(hi, x1), x3);
         }
         _mm256_storeu_ps(lane, lo);
         _mm256_storeu_ps(lane + 8, hi);

@@ -124,7 +124,7 @@ static float dendp_tile_f16(const void *tile, size_t i) {
                                           uint32_t n_tiles, uint32_t d, const float *p, uint32_t ld_p,       \
                                           uint32_t n_q, float *o) {                                          \
         uint32_t a, t, j;                                                                                    \
-        for (a = 0; a < n_q; a++) {                                                                          \
+        for (a = 0; a < n_q && j0 < d; a++) {                                                                \
             for (t = 0; t < n_tiles * 16; t++) {                                                             \
                 float w = p[(size_t)a * ld_p + t], *oa = o + (size_t)a * d;                                  \
                 for (j = j0; j < d && (mask[t / 16] >> t % 16 & 1u); j++) {                                  \

@@ -18,8 +18,10 @@
 #if DENDP_X86
 
 /* 8 values of a tile row as floats, for each type. */
-#define DENDP_LOAD8_f32(tile, i) _mm256_loadu_ps((const float *)(tile) + (i))
-#define DENDP_LOAD8_f16(tile, i) dendp_halves8((const uint16_t *)(tile) + (i))
+typedef float dendp_value_f32;
+typedef uint16_t dendp_value_f16;
+#define DENDP_LOAD8_f32(row, i) _mm256_loadu_ps((const float *)(const void *)(row) + (i))
+#define DENDP_LOAD8_f16(row, i) dendp_halves8((const uint16_t *)(const void *)(row) + (i))
 
 #define DENDP_SCORE_ADD(r)                                                                                   \
     x = _mm256_broadcast_ss(q + (r)*d + i);                                                                  \
@@ -32,9 +34,18 @@
     l##r = _mm256_loadu_ps(o + (r)*d + j);                                                                   \
     h##r = _mm256_loadu_ps(o + (r)*d + j + 8);
 #define DENDP_SUM_ADD(r)                                                                                     \
-    x = _mm256_broadcast_ss(w + (r)*ld_p + t);                                                               \
+    x = _mm256_broadcast_ss(w + (r)*ld_p + at);                                                              \
     l##r = _mm256_fmadd_ps(x, lo, l##r);                                                                     \
     h##r = _mm256_fmadd_ps(x, hi, h##r);
+/* The next row of V, with weight w[k] of each query. */
+#define DENDP_SUM_SLOT(R, type, k)                                                                           \
+    {                                                                                                        \
+        const int at = k;                                                                                    \
+        lo = DENDP_LOAD8_##type(row, 0);                                                                     \
+        hi = DENDP_LOAD8_##type(row, 8);                                                                     \
+        row += row_bytes;                                                                                    \
+        DENDP_EACH_ROW(R, DENDP_SUM_ADD)                                                                     \
+    }
 #define DENDP_SUM_STORE(r)                                                                                   \
     _mm256_storeu_ps(o + (r)*d + j, l##r);                                                                   \
     _mm256_storeu_ps(o + (r)*d + j + 8, h##r);
@@ -84,11 +95,22 @@
             DENDP_EACH_ROW(R, DENDP_SUM_LOAD)                                                                \
             for (tile = 0; tile < n_tiles; tile++) {                                                         \
                 const float *w = p + tile * 16;                                                              \
-                for (t = 0; t < 16; t++) {                                                                   \
+                const unsigned char *row = (const unsigned char *)v[tile] + j * sizeof(dendp_value_##type);  \
+                const size_t row_bytes = d * sizeof(dendp_value_##type);                                     \
+                if (mask[tile] == 0xffffu) { /* the usual case, and twice as fast without the branches */    \
+                    for (t = 0; t < 16; t += 4, w += 4) {                                                    \
+                        DENDP_SUM_SLOT(R, type, 0)                                                           \
+                        DENDP_SUM_SLOT(R, type, 1)                                                           \
+                        DENDP_SUM_SLOT(R, type, 2)                                                           \
+                        DENDP_SUM_SLOT(R, type, 3)                                                           \
+                    }                                                                                        \
+                    continue;                                                                                \
+                }                                                                                            \
+                for (t = 0; t < 16; t++, w++) {                                                              \
                     if (mask[tile] >> t & 1u) {                                                              \
-                        lo = DENDP_LOAD8_##type(v[tile], (size_t)t * d + j);                                 \
-                        hi = DENDP_LOAD8_##type(v[tile], (size_t)t * d + j + 8);                             \
-                        DENDP_EACH_ROW(R, DENDP_SUM_ADD)                                                     \
+                        DENDP_SUM_SLOT(R, type, 0)                                                           \
+                    } else {                                                                                 \
+                        row += row_bytes;                                                                    \
                     }                                                                                        \
                 }                                                                                            \
             }                                                                                                \
@@ -208,9 +230,18 @@ DENDP_INLINE_AVX2 __m256i dendp_q8_weights8(const float *p, const float *factor)
 }
 
 #define DENDP_Q8_SUM(r)                                                                                      \
-    x = dendp_four(weight[r] + tile * 16 + t);                                                               \
+    x = dendp_four(weight[r] + tile * 16 + at);                                                              \
     l##r = _mm256_add_epi32(l##r, _mm256_madd_epi16(lo, x));                                                 \
     h##r = _mm256_add_epi32(h##r, _mm256_madd_epi16(hi, x));
+/* The next two slots of V, with the weights of each query from `slot` on. */
+#define DENDP_Q8_PAIR_OF_SLOTS(R, slot)                                                                      \
+    {                                                                                                        \
+        const uint32_t at = slot;                                                                            \
+        lo = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)code));                     \
+        hi = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(code + 16)));              \
+        code += (size_t)d * 2;                                                                               \
+        DENDP_EACH_ROW(R, DENDP_Q8_SUM)                                                                      \
+    }
 #define DENDP_Q8_SUM_STORE(r)                                                                                \
     {                                                                                                        \
         float *to = o + (r)*d + j;                                                                           \
@@ -229,10 +260,9 @@ DENDP_INLINE_AVX2 void dendp_add_v_rows_q8(const int R, const void *const *v, ui
         __m256i lo, hi, x;
         for (tile = 0; tile < n_tiles; tile++) {
             const unsigned char *code = (const unsigned char *)v[tile] + (size_t)j * 2;
-            for (t = 0; t < 16; t += 2, code += (size_t)d * 2) {
-                lo = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)code));
-                hi = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(code + 16)));
-                DENDP_EACH_ROW(R, DENDP_Q8_SUM)
+            for (t = 0; t < 16; t += 4) {
+                DENDP_Q8_PAIR_OF_SLOTS(R, t)
+                DENDP_Q8_PAIR_OF_SLOTS(R, t + 2)
             }
         }
         DENDP_EACH_ROW(R, DENDP_Q8_SUM_STORE)
