@@ -33,6 +33,11 @@ GXX     ?= $(CXX)
 CLANG   ?= clang
 CLANGXX ?= clang++
 
+# The cross-compiler for AArch64, the emulator that runs what it makes, and Debian's folder of libraries for it.
+ARM_GCC  ?= aarch64-linux-gnu-gcc
+ARM_LIBS ?= /usr/lib/aarch64-linux-gnu
+ARM_RUN  ?= qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=$(ARM_LIBS) -cpu max
+
 # ---- flags --------------------------------------------------------------------------------------
 
 STD      := -std=c99
@@ -167,6 +172,11 @@ build/check/without-$(1)-%.ok: $$(CHECKED) | build/check
 endef
 $(foreach s,$(SWITCHES),$(eval $(call without_rule,$(s))))
 
+# For AArch64: the plainest processor, where only the kernels may use dot products, and one where all code may.
+build/check/arm64-%.ok: $(CHECKED) | build/check
+	$(ARM_GCC) -std=c99 -O2 $(WARN) -march=$* -c -o build/check/arm64-$*.o dendrite.c
+	$(QUIET_OK)
+
 # ---- tests --------------------------------------------------------------------------------------
 
 TEST_INPUTS  = tests/main.c $(TESTS) dendrite.h | build
@@ -192,7 +202,17 @@ build/test-tsan: $(TEST_INPUTS)
 build/test-simde: tests/test_avx512_simde.c $(TEST_INPUTS)
 	$(GCC) -O1 -g -std=gnu11 -mavx2 -mfma -mf16c $(INCLUDE) -Itests -o $@ $< -lcmocka $(LIBS)
 
-.PHONY: test test-gcc test-clang test-simde test-tools asan tsan
+# Runs the NEON kernels on other processors. (Debian: gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user, and
+# libcmocka-dev:arm64 after dpkg --add-architecture arm64. That package shares its header with the native one; the
+# cross-compiler must be told where.) gnu99, because only there gcc makes one operation of a * b + c as it likes.
+# Without vectorising, because gcc 12 fails with an internal error over a loop of the tests.
+build/test-neon: tests/test_neon.c $(TEST_INPUTS)
+	$(ARM_GCC) $(TEST_COMPILE) -std=gnu99 -Wno-unused-function -fno-tree-vectorize -idirafter /usr/include -o $@ $< \
+	    $(ARM_LIBS)/libcmocka.so $(LIBS)
+
+ARM_CHECKS := $(foreach m,armv8-a armv8.4-a,build/check/arm64-$(m).ok)
+
+.PHONY: test test-gcc test-clang test-simde test-neon test-tools asan tsan
 test: test-gcc test-clang test-simde test-tools ## all tests, with gcc and with clang, and those of tools/
 
 test-gcc: build/test-gcc ## tests/main.c built with gcc
@@ -206,6 +226,13 @@ test-simde: ## the AVX-512 kernels, emulated
 	elif ! echo '#include <simde/x86/avx512.h>' | $(GCC) -fsyntax-only -x c - 2> /dev/null; then \
 	    echo 'test-simde: skipped, SIMDe is not installed'; [ "$${CI:-}" != true ]; \
 	else $(MAKE) --no-print-directory build/test-simde && build/test-simde; fi
+
+test-neon: ## the NEON kernels, cross-compiled and emulated
+	@if [ "$$(uname -m)" = aarch64 ]; then echo 'test-neon: skipped, all tests run the NEON kernels here'; \
+	elif ! command -v $(ARM_GCC) > /dev/null || ! command -v $(firstword $(ARM_RUN)) > /dev/null || \
+	    ! [ -e $(ARM_LIBS)/libcmocka.so ]; then \
+	    echo 'test-neon: skipped, no cross-compiler, emulator or cmocka for AArch64'; [ "$${CI:-}" != true ]; \
+	else $(MAKE) --no-print-directory $(ARM_CHECKS) build/test-neon && $(ARM_RUN) build/test-neon; fi
 
 test-tools: ## the tests of the Python tools
 	$(PYTHON) -m unittest discover -s tools

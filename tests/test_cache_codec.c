@@ -561,6 +561,13 @@ static void test_tiles_dispatch(void **state) {
         assert_true(dendp_tile_ops_get(DEND_ISA_DEFAULT)->add_v[2] == dendp_add_v_q8_avx2);
         assert_true(dendp_vector_ops_get(DEND_ISA_AVX2)->softmax == dendp_softmax_avx2);
     }
+#elif DENDP_ARM64
+    if (dendp_cpu_features() & DENDP_CPU_NEON_DOT) {
+        assert_true(dendp_tile_ops_get(DEND_ISA_NEON)->score[1] == dendp_score_f16_neon);
+        assert_true(dendp_tile_ops_get(DEND_ISA_DEFAULT)->add_v[2] == dendp_add_v_q8_neon);
+    }
+    assert_true(dendp_vector_ops_get(DEND_ISA_NEON)->softmax == dendp_softmax_neon);
+    assert_true(dendp_vector_ops_get(DEND_ISA_DEFAULT)->rms_norm == dendp_rms_norm_neon);
 #endif
     assert_true(dendp_tile_ops_get(DEND_ISA_SCALAR)->add_v[0] == dendp_add_v_f32_scalar);
     assert_true(dendp_vector_ops_get(DEND_ISA_SCALAR)->rms_norm == dendp_rms_norm_scalar);
@@ -650,6 +657,11 @@ DENDP_TARGET_AVX2 static void tk_exp2_avx2(const float *x, float *y) {
     _mm256_storeu_ps(y, c);
     _mm256_storeu_ps(y, d);
 }
+#elif DENDP_ARM64
+static void tk_exp2_neon(const float *x, float *y) {
+    vst1q_f32(y, dendp_exp2_neon(vld1q_f32(x)));
+    vst1q_f32(y + 4, dendp_exp2_neon(vld1q_f32(x + 4)));
+}
 #endif
 
 /* 2^x: Taylor remainder 5.2e-9, and with u = 2^-24: u for the last step, half
@@ -677,14 +689,18 @@ static void test_vector_exp2(void **state) {
     TC_CHECK(dendp_f32_bits(dendp_exp2(0.0f)) == 0x3f800000u &&
              dendp_f32_bits(dendp_exp2(-0.0f)) == 0x3f800000u);
     TC_CHECK(dendp_f32_bits(dendp_exp2(tk_special(0))) == dendp_f32_bits(dendp_exp2(-126.0f))); /* NaN */
-#if DENDP_X86
-    for (i = dendp_cpu_features() & DENDP_CPU_AVX2 ? 0 : 100000; i < 100000; i++) { /* the vector form */
+#if DENDP_X86 || DENDP_ARM64
+    for (i = DENDP_ARM64 || dendp_cpu_features() ? 0 : 100000; i < 100000; i++) { /* the vector form */
         uint32_t j;
         float x[8], y[8];
         for (j = 0; j < 8; j++) {
             x[j] = i < 300 ? tk_special(i + j) : test_float(&rng) * (j < 4 ? 140.0f : 3.0f);
         }
+#if DENDP_ARM64
+        tk_exp2_neon(x, y);
+#else
         tk_exp2_avx2(x, y);
+#endif
         for (j = 0; j < 8; j++) {
             TC_CHECK(dendp_f32_bits(y[j]) == dendp_f32_bits(dendp_exp2(x[j])));
         }

@@ -924,10 +924,22 @@ static void test_kernels_get(void **state) {
     } else {
         assert_null(dendp_kernels_get(DEND_ISA_AVX2));
     }
+    assert_null(dendp_kernels_get(DEND_ISA_NEON));
 #else
     assert_null(dendp_kernels_get(DEND_ISA_AVX2));
     assert_null(dendp_kernels_get(DEND_ISA_AVX512));
+#if DENDP_ARM64
+    assert_int_equal(features & ~(uint32_t)DENDP_CPU_NEON_DOT, 0);
+    if (features & DENDP_CPU_NEON_DOT) {
+        assert_int_equal(kn->isa, DEND_ISA_NEON);
+        assert_string_equal(kn->name, "neon");
+    } else {
+        assert_null(dendp_kernels_get(DEND_ISA_NEON));
+    }
+#else
+    assert_null(dendp_kernels_get(DEND_ISA_NEON));
     assert_int_equal(features, 0);
+#endif
 #endif
     assert_null(dendp_kernels_get((dend_isa)77));
 }

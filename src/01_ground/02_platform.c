@@ -36,6 +36,16 @@
 #define DENDP_X86 0
 #endif
 
+#if defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && !defined(DEND_NO_SIMD)
+#define DENDP_ARM64 1
+#include <arm_neon.h>
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
+#else
+#define DENDP_ARM64 0
+#endif
+
 /* -- atomics (GCC and Clang builtins, so that C99 and C++11 see the same); without threads some are idle -- */
 
 static DENDP_UNUSED uint32_t dendp_atomic_load(const uint32_t *p) {
@@ -92,12 +102,15 @@ static uint64_t dendp_now_ns(void) {
 /* -- processor ------------------------------------------------------------ */
 
 /* Bits of dendp_cpu_features. */
-enum { DENDP_CPU_AVX2 = 1, DENDP_CPU_AVX512 = 2 };
+enum { DENDP_CPU_AVX2 = 1, DENDP_CPU_AVX512 = 2, DENDP_CPU_NEON_DOT = 4 };
 
 /* What this processor and its operating system offer: AVX2 means AVX2 with FMA
  * (and F16C, which every such processor has); AVX512 means F, BW, VL, DQ and
  * VNNI on top of that. The compiler's runtime asked the processor when the
- * program started: CPUID itself takes tens of microseconds in a virtual machine. */
+ * program started: CPUID itself takes tens of microseconds in a virtual machine.
+ * NEON_DOT means the byte dot products of AArch64. NEON itself is part of every
+ * such processor, the dot products are not: Linux tells of them by a bit, all
+ * of Apple's 64-bit desktops have them, elsewhere they are taken to be absent. */
 static uint32_t dendp_cpu_features(void) {
     uint32_t found = 0;
 #if DENDP_X86
@@ -109,6 +122,12 @@ static uint32_t dendp_cpu_features(void) {
             found |= DENDP_CPU_AVX512;
         }
     }
+#elif DENDP_ARM64 && defined(__linux__)
+    if (getauxval(AT_HWCAP) >> 20 & 1u) { /* HWCAP_ASIMDDP, which old C libraries do not name */
+        found |= DENDP_CPU_NEON_DOT;
+    }
+#elif DENDP_ARM64 && defined(__APPLE__)
+    found |= DENDP_CPU_NEON_DOT;
 #endif
     return found;
 }

@@ -1,7 +1,7 @@
 /* ==========================================================================
  * >>03.08 MATMUL: which kernels, and in which order
  * ==========================================================================
- * The door to the five rooms above. A dendp_kernels is the set of functions of
+ * The door to the rooms above. A dendp_kernels is the set of functions of
  * one instruction set; which one an engine uses is decided once. All sets give
  * the same bits, so that choice is about speed alone.
  *
@@ -58,6 +58,15 @@ static const dendp_kernels dendp_kernels_avx512 = {
      dendp_quant_q8_0_avx512, dendp_quant_q4_k_avx512, dendp_quant_q5_k_avx512, dendp_quant_q6_k_avx512},
     {dendp_float_f32_avx512, dendp_float_f16_avx512, dendp_float_bf16_avx512},
 };
+#elif DENDP_ARM64
+static const dendp_kernels dendp_kernels_neon = {
+    "neon",
+    DEND_ISA_NEON,
+    dendp_act_row_neon,
+    {dendp_quant_q4_0_neon, dendp_quant_q4_1_neon, dendp_quant_q5_0_neon, dendp_quant_q5_1_neon,
+     dendp_quant_q8_0_neon, dendp_quant_q4_k_neon, dendp_quant_q5_k_neon, dendp_quant_q6_k_neon},
+    {dendp_float_f32_neon, dendp_float_f16_neon, dendp_float_bf16_neon},
+};
 #endif
 
 /* The kernels of an instruction set; NULL where this build or this processor
@@ -72,6 +81,10 @@ static const dendp_kernels *dendp_kernels_get(dend_isa isa) {
     }
     if ((isa == DEND_ISA_DEFAULT || isa == DEND_ISA_AVX2) && (features & DENDP_CPU_AVX2)) {
         return &dendp_kernels_avx2;
+    }
+#elif DENDP_ARM64
+    if ((isa == DEND_ISA_DEFAULT || isa == DEND_ISA_NEON) && (features & DENDP_CPU_NEON_DOT)) {
+        return &dendp_kernels_neon;
     }
 #endif
     return isa == DEND_ISA_DEFAULT || isa == DEND_ISA_SCALAR ? &dendp_kernels_scalar : NULL;

@@ -3,10 +3,10 @@
  * ==========================================================================
  * The small operations between the matmuls. Each treats a row on its own, in
  * one fixed order, so a row's result cannot depend on its neighbours. The
- * scalar functions are the meaning; the AVX2 ones take the same steps in the
- * same order, eight lanes at a time, with every fused multiply-add spelled
- * out (a compiler may contract a*b+c on its own, or not: dendp_fma leaves it no
- * choice), and tests hold them equal bit for bit.
+ * scalar functions are the meaning; the AVX2 and NEON ones take the same steps
+ * in the same order, eight or four lanes at a time, with every fused
+ * multiply-add spelled out (a compiler may contract a*b+c on its own, or not:
+ * dendp_fma leaves it no choice), and tests hold them equal bit for bit.
  *
  * 2^x for x <= 0 (softmax) and in general (SiLU) is one polynomial: with
  * n = the integer nearest x (ties to even) and f = x - n in [-1/2, 1/2],
@@ -262,6 +262,133 @@ DENDP_TARGET_AVX2 static double dendp_sum_exp_avx2(const float *x, uint32_t n, f
 }
 #endif
 
+#if DENDP_ARM64
+/* Sums of 16 lanes from four registers: lane [16]. */
+static void dendp_lanes_neon(float *lane, float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) {
+    vst1q_f32(lane, a);
+    vst1q_f32(lane + 4, b);
+    vst1q_f32(lane + 8, c);
+    vst1q_f32(lane + 12, d);
+}
+
+/* x > limit ? x : limit, as C says it: a NaN gives the limit. The processor's own maximum keeps NaNs. */
+static float32x4_t dendp_above4(float32x4_t x, float32x4_t limit) {
+    return vbslq_f32(vcgtq_f32(x, limit), x, limit);
+}
+
+static float32x4_t dendp_exp2_neon(float32x4_t x) {
+    float32x4_t f, p;
+    int32x4_t n;
+    x = dendp_above4(x, vdupq_n_f32(-126.0f));
+    x = vminq_f32(x, vdupq_n_f32(126.0f)); /* no NaN is left */
+    n = vcvtnq_s32_f32(x);
+    f = vsubq_f32(x, vcvtq_f32_s32(n));
+    p = vfmaq_f32(vdupq_n_f32(DENDP_EXP2_C6), vdupq_n_f32(DENDP_EXP2_C7), f);
+    p = vfmaq_f32(vdupq_n_f32(DENDP_EXP2_C5), p, f);
+    p = vfmaq_f32(vdupq_n_f32(DENDP_EXP2_C4), p, f);
+    p = vfmaq_f32(vdupq_n_f32(DENDP_EXP2_C3), p, f);
+    p = vfmaq_f32(vdupq_n_f32(DENDP_EXP2_C2), p, f);
+    p = vfmaq_f32(vdupq_n_f32(DENDP_EXP2_C1), p, f);
+    p = vfmaq_f32(vdupq_n_f32(1.0f), p, f);
+    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p), vshlq_n_s32(n, 23)));
+}
+
+static void dendp_rms_norm_neon(const float *x, const float *w, float eps, uint32_t n, float *y) {
+    float32x4_t a = vdupq_n_f32(0), b = a, c = a, d = a, v;
+    float lane[16], scale;
+    uint32_t i;
+    for (i = 0; i + 16 <= n; i += 16) {
+        v = vld1q_f32(x + i);
+        a = vfmaq_f32(a, v, v);
+        v = vld1q_f32(x + i + 4);
+        b = vfmaq_f32(b, v, v);
+        v = vld1q_f32(x + i + 8);
+        c = vfmaq_f32(c, v, v);
+        v = vld1q_f32(x + i + 12);
+        d = vfmaq_f32(d, v, v);
+    }
+    dendp_lanes_neon(lane, a, b, c, d);
+    for (; i < n; i++) {
+        lane[i % 16] = dendp_fma(x[i], x[i], lane[i % 16]);
+    }
+    scale = 1.0f / sqrtf(dendp_sum16(lane) / (float)n + eps);
+    v = vdupq_n_f32(scale);
+    for (i = 0; i + 4 <= n; i += 4) {
+        vst1q_f32(y + i, vmulq_f32(vmulq_f32(vld1q_f32(x + i), v), vld1q_f32(w + i)));
+    }
+    for (; i < n; i++) {
+        y[i] = x[i] * scale * w[i];
+    }
+}
+
+static void dendp_silu_mul_neon(const float *gate, const float *up, uint32_t n, float *y) {
+    uint32_t i;
+    for (i = 0; i + 4 <= n; i += 4) {
+        float32x4_t g = vld1q_f32(gate + i);
+        float32x4_t e = dendp_exp2_neon(vmulq_f32(g, vdupq_n_f32(-DENDP_LOG2E)));
+        float32x4_t s = vdivq_f32(g, vaddq_f32(vdupq_n_f32(1.0f), e));
+        vst1q_f32(y + i, vmulq_f32(s, vld1q_f32(up + i)));
+    }
+    dendp_silu_mul_scalar(gate + i, up + i, n - i, y + i);
+}
+
+/* 2^(s - max) of 4 scores, 0 where masked; stored and returned. */
+static float32x4_t dendp_softmax4(float *s, float32x4_t max) {
+    float32x4_t v = vld1q_f32(s);
+    uint32x4_t seen = vcgtq_f32(v, vdupq_n_f32(0.5f * DENDP_MASKED));
+    v = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(dendp_exp2_neon(vsubq_f32(v, max))), seen));
+    vst1q_f32(s, v);
+    return v;
+}
+
+static float dendp_softmax_neon(float *s, uint32_t n, float *max_out) {
+    float32x4_t a = vdupq_n_f32(0), b = a, c = a, d = a, m = vdupq_n_f32(DENDP_MASKED), m2 = m;
+    float lane[16];
+    uint32_t i;
+    for (i = 0; i < n; i += 8) {
+        m = dendp_above4(vld1q_f32(s + i), m);
+        m2 = dendp_above4(vld1q_f32(s + i + 4), m2);
+    }
+    *max_out = vmaxvq_f32(vmaxq_f32(m, m2)); /* neither holds a NaN */
+    m = vdupq_n_f32(*max_out);
+    for (i = 0; i < n; i += 16) {
+        a = vaddq_f32(a, dendp_softmax4(s + i, m));
+        b = vaddq_f32(b, dendp_softmax4(s + i + 4, m));
+        c = vaddq_f32(c, dendp_softmax4(s + i + 8, m));
+        d = vaddq_f32(d, dendp_softmax4(s + i + 12, m));
+    }
+    dendp_lanes_neon(lane, a, b, c, d);
+    return dendp_sum16(lane);
+}
+
+/* e^(x - max) of 4 numbers. */
+static float32x4_t dendp_exp4(const float *x, float32x4_t max) {
+    return dendp_exp2_neon(vmulq_f32(vsubq_f32(vld1q_f32(x), max), vdupq_n_f32(DENDP_LOG2E)));
+}
+
+static double dendp_sum_exp_neon(const float *x, uint32_t n, float max) {
+    float32x4_t m = vdupq_n_f32(max);
+    double sum = 0.0;
+    uint32_t i, j;
+    for (i = 0; i < n; i += 512) {
+        float32x4_t a = vdupq_n_f32(0), b = a, c = a, d = a;
+        float lane[16];
+        for (j = i; j + 16 <= n && j < i + 512; j += 16) {
+            a = vaddq_f32(a, dendp_exp4(x + j, m));
+            b = vaddq_f32(b, dendp_exp4(x + j + 4, m));
+            c = vaddq_f32(c, dendp_exp4(x + j + 8, m));
+            d = vaddq_f32(d, dendp_exp4(x + j + 12, m));
+        }
+        dendp_lanes_neon(lane, a, b, c, d);
+        for (; j < n && j < i + 512; j++) {
+            lane[j % 16] += dendp_exp2((x[j] - max) * DENDP_LOG2E);
+        }
+        sum += (double)dendp_sum16(lane);
+    }
+    return sum;
+}
+#endif
+
 /* Rotates one head in place by the angles of its position.
  * v [n_rot and beyond]; angles [n_rot/2][2] holds cos, sin of each pair.
  * RoPE: Su et al., 2021. Pairs are neighbours (2i, 2i+1), as in llama's files,
@@ -309,6 +436,12 @@ static const dendp_vector_ops *dendp_vector_ops_get(dend_isa isa) {
                                           dendp_sum_exp_avx2};
     if (isa != DEND_ISA_SCALAR && (dendp_cpu_features() & DENDP_CPU_AVX2)) {
         return &avx2;
+    }
+#elif DENDP_ARM64
+    static const dendp_vector_ops neon = {dendp_rms_norm_neon, dendp_silu_mul_neon, dendp_softmax_neon,
+                                          dendp_sum_exp_neon};
+    if (isa != DEND_ISA_SCALAR) { /* every AArch64 processor has it */
+        return &neon;
     }
 #endif
     (void)isa;

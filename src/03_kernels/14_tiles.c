@@ -31,6 +31,16 @@ static const dendp_tile_ops *dendp_tile_ops_get(dend_isa isa) {
     if (isa != DEND_ISA_SCALAR && (dendp_cpu_features() & DENDP_CPU_AVX2)) {
         return &avx2;
     }
+#elif DENDP_ARM64
+    static const dendp_tile_ops neon = {
+        "neon",
+        dendp_act_row_neon,
+        {dendp_score_f32_neon, dendp_score_f16_neon, dendp_score_q8_neon},
+        {dendp_add_v_f32_neon, dendp_add_v_f16_neon, dendp_add_v_q8_neon},
+    };
+    if (isa != DEND_ISA_SCALAR && (dendp_cpu_features() & DENDP_CPU_NEON_DOT)) {
+        return &neon;
+    }
 #endif
     (void)isa;
     return &scalar;
