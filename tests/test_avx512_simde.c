@@ -1,4 +1,4 @@
-/* The AVX-512 kernels on processors that have none of it: SIMDe (0.7.4,
+/* The AVX-512 and AVX-VNNI kernels on processors that have none of it: SIMDe (0.7.4,
  * Debian's libsimde-dev) gives every intrinsic a portable meaning, the matmul
  * tests run over them as over any other instruction set, and outputs must
  * equal the scalar kernels' bit for bit. That checks what the room computes,
@@ -51,6 +51,10 @@ TEST_EMULATED simde__m512i test_dpbusd_epi32(simde__m512i sum, simde__m512i a, s
     return simde_mm512_dpbusd_epi32(sum, a, b);
 }
 
+TEST_EMULATED simde__m256i test_dpbusd_avx_epi32(simde__m256i sum, simde__m256i a, simde__m256i b) {
+    return simde_mm256_dpbusd_epi32(sum, a, b);
+}
+
 /* SIMDe's fused multiply-add may round twice; the kernels need one rounding. */
 TEST_EMULATED simde__m512 test_fmadd_ps(simde__m512 a, simde__m512 b, simde__m512 c) {
     simde__m512_private x = simde__m512_to_private(a), y = simde__m512_to_private(b);
@@ -80,12 +84,14 @@ TEST_CONVERT(cvtepi8_epi32, simde__m512i, i32, simde__m128i, i8, (int32_t))
 TEST_CONVERT(cvtepu16_epi32, simde__m512i, i32, simde__m256i, u16, (int32_t))
 TEST_CONVERT(cvtph_ps, simde__m512, f32, simde__m256i, u16, TEST_HALF)
 
-/* The names that the AVX-512 room uses. Some are macros of the compiler's when it does not optimise. */
+/* The names that the AVX-512 and AVX-VNNI rooms use. Some are macros of the compiler's when it does not optimise. */
 #undef _mm512_maskz_slli_epi32
+#undef _mm256_dpbusd_avx_epi32
 #undef _mm512_slli_epi16
 #undef _mm512_srli_epi16
 #define __m512 simde__m512
 #define __m512i simde__m512i
+#define _mm256_dpbusd_avx_epi32 test_dpbusd_avx_epi32
 #define _mm512_add_ps test_add_ps
 #define _mm512_and_si512 test_and_si512
 #define _mm512_castps_si512 simde_mm512_castps_si512
@@ -119,8 +125,8 @@ TEST_CONVERT(cvtph_ps, simde__m512, f32, simde__m256i, u16, TEST_HALF)
 int main(void) {
     const int n = (int)(sizeof tests_kernels_matmul / sizeof tests_kernels_matmul[0]);
     int n_failed;
-    if (!dendp_kernels_get(DEND_ISA_AVX512)) {
-        printf("0 passed, 1 failed: the AVX-512 kernels were not compiled in\n");
+    if (!dendp_kernels_get(DEND_ISA_AVX512) || !dendp_kernels_get(DEND_ISA_AVX_VNNI)) {
+        printf("0 passed, 1 failed: the AVX-512 or AVX-VNNI kernels were not compiled in\n");
         return 1;
     }
     n_failed = cmocka_run_group_tests(tests_kernels_matmul, NULL, NULL);
