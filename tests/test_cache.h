@@ -168,7 +168,7 @@ static void tc_codec_get(uint32_t which, dend_isa isa, dendp_codec *out) {
         out->get_token = tc_toy_get;
         out->copy_slots = tc_toy_copy;
         out->score_tile = NULL;
-        out->add_v_tile = NULL;
+        out->add_v_tiles = NULL;
         out->seal = tc_toy_seal;
         out->truncate = tc_toy_truncate;
     }

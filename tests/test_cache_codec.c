@@ -16,6 +16,7 @@ static const uint32_t tk_widths[] = {1, 8, 16, 20, 32, 48, 64, 80, 96, 100, 128,
 /* Instruction sets to test against the scalar forms, and what they are here. */
 static const dend_isa tk_isas[] = {DEND_ISA_SCALAR, DEND_ISA_AVX2, DEND_ISA_AVX_VNNI, DEND_ISA_AVX512,
                                    DEND_ISA_NEON};
+#define TK_N_ISAS (sizeof tk_isas / sizeof tk_isas[0])
 
 /* A tile of exactly the codec's size, so that a sanitizer sees every byte too far. */
 typedef struct tk_tile {
@@ -310,27 +311,32 @@ static void test_codec_extremes(void **state) {
 #define TK_QUERIES 9u
 
 typedef struct tk_case {
-    uint32_t which, d, mask; /* mask: slots that are written */
+    uint32_t which, d, n_tiles;
+    uint16_t mask[DENDP_CHUNK_TILES]; /* slots that are written */
     dendp_codec codec;
-    tk_tile tile;
-    float *k, *v;        /* [16][d]: what is stored */
+    tk_tile tile[DENDP_CHUNK_TILES];
+    float *k, *v;        /* [n_tiles * 16][d]: what is stored */
     float *q_, *p_, *o_; /* allocated; the arrays below lie 4 bytes further, so nothing is aligned */
     float *q, *p, *o;    /* [n_q][d], [n_q][ld], [n_q][d] */
     uint32_t ld;
 } tk_case;
 
-/* A tile with random tokens in the slots of the mask and all bits set, NaN in every type, in the others. */
-static void tk_case_open(tk_case *c, uint32_t which, uint32_t d, uint32_t mask, test_rng *rng) {
-    uint32_t slot, a, i;
+static bool tk_live(const tk_case *c, uint32_t t) {
+    return c->mask[t / 16] >> t % 16 & 1u;
+}
+
+/* Tiles with random tokens in the slots of their masks and all bits set, NaN in every type, in the others. */
+static void tk_case_open(tk_case *c, uint32_t which, uint32_t d, const uint16_t *mask, uint32_t n_tiles,
+                         test_rng *rng) {
+    uint32_t t, a, i;
     memset(c, 0, sizeof *c);
     c->which = which;
     c->d = d;
-    c->mask = mask;
-    c->ld = 19;
+    c->n_tiles = n_tiles;
+    c->ld = DENDP_CHUNK + 3;
     tc_codec_get(which, DEND_ISA_SCALAR, &c->codec);
-    c->tile = tk_tile_new(&c->codec, d, 0xff);
-    c->k = (float *)calloc((size_t)d * 16, sizeof(float));
-    c->v = (float *)calloc((size_t)d * 16, sizeof(float));
+    c->k = (float *)calloc((size_t)d * 16 * n_tiles, sizeof(float));
+    c->v = (float *)calloc((size_t)d * 16 * n_tiles, sizeof(float));
     c->q_ = (float *)calloc((size_t)d * TK_QUERIES + 1, sizeof(float));
     c->p_ = (float *)calloc((size_t)c->ld * TK_QUERIES + 1, sizeof(float));
     c->o_ = (float *)calloc((size_t)d * TK_QUERIES + 1, sizeof(float));
@@ -342,13 +348,22 @@ static void tk_case_open(tk_case *c, uint32_t which, uint32_t d, uint32_t mask, 
     c->q = c->q_ + 1;
     c->p = c->p_ + 1;
     c->o = c->o_ + 1;
-    for (slot = 0; slot < 16; slot++) {
-        if (mask >> slot & 1u) {
-            float *k = c->k + (size_t)slot * d, *v = c->v + (size_t)slot * d;
+    for (t = 0; t < n_tiles; t++) {
+        c->mask[t] = mask[t];
+        c->tile[t] = tk_tile_new(&c->codec, d, 0xff);
+    }
+    for (t = 0; t < n_tiles * 16; t++) {
+        if (tk_live(c, t)) {
+            float *k = c->k + (size_t)t * d, *v = c->v + (size_t)t * d;
+            tk_tile *tile = &c->tile[t / 16];
+            float size = test_below(rng, 4) ? 1.0f : 30.0f; /* V scales of different magnitudes */
             tk_random(rng, k, d);
             tk_random(rng, v, d);
-            c->codec.put_token(c->tile.k, c->tile.v, d, slot, k, v);
-            c->codec.get_token(c->tile.k, c->tile.v, d, slot, k, v);
+            for (i = 0; i < d; i++) {
+                v[i] *= size;
+            }
+            c->codec.put_token(tile->k, tile->v, d, t % 16, k, v);
+            c->codec.get_token(tile->k, tile->v, d, t % 16, k, v);
         }
     }
     tk_random(rng, c->q, d * TK_QUERIES);
@@ -356,13 +371,23 @@ static void tk_case_open(tk_case *c, uint32_t which, uint32_t d, uint32_t mask, 
     for (a = 0; a < TK_QUERIES; a++) {
         for (i = 0; i < c->ld; i++) {
             float weight = test_float(rng);
-            c->p[a * c->ld + i] = i < 16 && (mask >> i & 1u) ? weight * weight : dendp_bits_f32(0x7fc00000u);
+            c->p[a * c->ld + i] =
+                i < n_tiles * 16 && tk_live(c, i) ? weight * weight : dendp_bits_f32(0x7fc00000u);
+        }
+        for (i = 0; i < n_tiles * 16 && a % 3 == 0; i++) { /* the largest weight that softmax gives */
+            if (tk_live(c, i)) {
+                c->p[a * c->ld + i] = 1.0f;
+                break;
+            }
         }
     }
 }
 
 static void tk_case_close(tk_case *c) {
-    tk_tile_free(&c->tile);
+    uint32_t t;
+    for (t = 0; t < c->n_tiles; t++) {
+        tk_tile_free(&c->tile[t]);
+    }
     free(c->k);
     free(c->v);
     free(c->q_);
@@ -370,8 +395,38 @@ static void tk_case_close(tk_case *c) {
     free(c->o_);
 }
 
+/* Scores of tile 0 as attention asks for them: q8_0 takes queries as bytes. */
+static void tk_score_call(const tk_case *c, const dendp_tile_ops *ops, const float *q, uint32_t n_q, float *s,
+                          uint32_t ld) {
+    uint32_t groups = dendp_q8_groups(c->d), a;
+    dendp_q8_query *bytes;
+    if (c->which != TC_Q8) {
+        ops->score[c->which](c->tile[0].k, c->d, q, n_q, s, ld);
+        return;
+    }
+    bytes = (dendp_q8_query *)malloc((size_t)n_q * groups * sizeof *bytes);
+    assert_non_null(bytes);
+    for (a = 0; a < n_q; a++) {
+        dendp_q8_put_query(ops->act_row, q + (size_t)a * c->d, c->d, bytes + (size_t)a * groups);
+    }
+    ops->score[c->which](c->tile[0].k, c->d, bytes, n_q, s, ld);
+    free(bytes);
+}
+
+static void tk_add_v_call(const tk_case *c, const dendp_tile_ops *ops, const float *p, uint32_t n_q,
+                          float *o) {
+    const void *v[DENDP_CHUNK_TILES];
+    uint32_t i;
+    for (i = 0; i < c->n_tiles; i++) {
+        v[i] = c->tile[i].v;
+    }
+    ops->add_v[c->which](v, c->mask, c->n_tiles, c->d, p, c->ld, n_q, o);
+}
+
 /* Scores of n_q queries by one instruction set: within the derived bound of
- * float64, at most twice as far off as the scalar form, and equal to it. */
+ * float64, at most twice as far off as the scalar form, and equal to it.
+ * q8_0: a query's value is off by at most its scale times (1/2 + 2^-15), the
+ * integer sum is exact, and three roundings a group follow. */
 static void tk_score(const tk_case *c, const dendp_tile_ops *ops, const dendp_tile_ops *scalar,
                      uint32_t n_q) {
     float *s = (float *)malloc(((size_t)c->ld * TK_QUERIES + 1) * 2 * sizeof *s);
@@ -382,27 +437,33 @@ static void tk_score(const tk_case *c, const dendp_tile_ops *ops, const dendp_ti
     for (i = 0; i < c->ld * TK_QUERIES; i++) {
         got[i] = want[i] = 12345.0f;
     }
-    ops->score[c->which](c->tile.k, c->d, c->q, n_q, got, c->ld);
-    scalar->score[c->which](c->tile.k, c->d, c->q, n_q, want, c->ld);
+    tk_score_call(c, ops, c->q, n_q, got, c->ld);
+    tk_score_call(c, scalar, c->q, n_q, want, c->ld);
     for (a = 0; a < TK_QUERIES; a++) {
         for (t = 0; t < c->ld; t++) {
-            double exact = 0, size = 0, error;
+            double exact = 0, size = 0, error, bytes = 0;
             float g = got[a * c->ld + t], w = want[a * c->ld + t];
             if (a >= n_q || t >= 16) { /* nothing is written beside the scores */
                 TC_CHECK(dendp_f32_bits(g) == dendp_f32_bits(12345.0f));
                 continue;
             }
             TC_CHECK(tk_same(g, w));
-            if (!(c->mask >> t & 1u)) {
+            if (!tk_live(c, t)) {
                 continue; /* garbage: any value */
             }
             for (i = 0; i < c->d; i++) {
-                double term = (double)c->q[a * c->d + i] * (double)c->k[t * c->d + i];
+                double term = (double)c->q[a * c->d + i] * (double)c->k[t * c->d + i], amax = 0;
+                uint32_t j;
                 exact += term;
                 size += tk_abs(term);
+                for (j = i / 32 * 32; c->which == TC_Q8 && j < c->d && j < i / 32 * 32 + 32; j++) {
+                    amax =
+                        tk_abs((double)c->q[a * c->d + j]) > amax ? tk_abs((double)c->q[a * c->d + j]) : amax;
+                }
+                bytes += amax / 127 * (0.5 + 1.0 / 32768) * tk_abs((double)c->k[t * c->d + i]);
             }
             error = tk_abs((double)g - exact);
-            TC_CHECK(error <= 1.01 * TK_U * (c->d + dendp_q8_groups(c->d)) * size); /* q8_0 adds its groups */
+            TC_CHECK(error <= 1.01 * TK_U * (c->d + 3 * dendp_q8_groups(c->d)) * (size + bytes) + bytes);
             worst = error > worst ? error : worst;
             error = tk_abs((double)w - exact);
             worst_scalar = error > worst_scalar ? error : worst_scalar;
@@ -412,6 +473,8 @@ static void tk_score(const tk_case *c, const dendp_tile_ops *ops, const dendp_ti
     free(s);
 }
 
+/* q8_0: a weight is off by half of m / 32767, m the largest V scale, times
+ * the code; the integer sum is exact; a handful of roundings follow. */
 static void tk_add_v(const tk_case *c, const dendp_tile_ops *ops, const dendp_tile_ops *scalar,
                      uint32_t n_q) {
     size_t n = (size_t)c->d * TK_QUERIES;
@@ -421,22 +484,31 @@ static void tk_add_v(const tk_case *c, const dendp_tile_ops *ops, const dendp_ti
     assert_non_null(o);
     memcpy(got, c->o, n * sizeof *o);
     memcpy(want, c->o, n * sizeof *o);
-    ops->add_v[c->which](c->tile.v, c->d, c->p, c->ld, n_q, c->mask, got);
-    scalar->add_v[c->which](c->tile.v, c->d, c->p, c->ld, n_q, c->mask, want);
-    for (a = 0; a < TK_QUERIES; a++) {
-        for (i = 0; i < c->d; i++) {
-            double exact = (double)c->o[a * c->d + i], size = tk_abs(exact), error;
+    tk_add_v_call(c, ops, c->p, n_q, got);
+    tk_add_v_call(c, scalar, c->p, n_q, want);
+    for (i = 0; i < c->d; i++) {
+        double scale[DENDP_CHUNK] = {0}, most = 0;
+        for (t = 0; t < c->n_tiles * 16 && c->which == TC_Q8; t++) {
+            if (tk_live(c, t)) {
+                scale[t] = (double)dendp_f16_to_f32(
+                    dendp_q8_v_scales(c->tile[t / 16].v, c->d)[i / 32 * 16 + t % 16]);
+                most = scale[t] > most ? scale[t] : most;
+            }
+        }
+        for (a = 0; a < TK_QUERIES; a++) {
+            double exact = (double)c->o[a * c->d + i], size = tk_abs(exact), error, weights = 0;
             float g = got[a * c->d + i], w = want[a * c->d + i];
-            for (t = 0; t < 16 && a < n_q; t++) {
-                if (c->mask >> t & 1u) {
-                    double term = (double)c->p[a * c->ld + t] * (double)c->v[t * c->d + i];
+            for (t = 0; t < c->n_tiles * 16 && a < n_q; t++) {
+                if (tk_live(c, t)) {
+                    double value = (double)c->v[t * c->d + i], term = (double)c->p[a * c->ld + t] * value;
                     exact += term;
                     size += tk_abs(term);
+                    weights += scale[t] > 0 ? 0.5 * most / 32767 * tk_abs(value) / scale[t] : 0;
                 }
             }
             TC_CHECK(tk_same(g, w) && dendp_finite(g));
             error = tk_abs((double)g - exact);
-            TC_CHECK(error <= 1.01 * TK_U * 17 * size); /* 16 steps; q8_0 rounds each weight once more */
+            TC_CHECK(error <= 1.01 * TK_U * (16 * c->n_tiles + 1) * (size + weights) + weights);
             TC_CHECK(a < n_q || error == 0);
             worst = error > worst ? error : worst;
             error = tk_abs((double)w - exact);
@@ -449,21 +521,25 @@ static void tk_add_v(const tk_case *c, const dendp_tile_ops *ops, const dendp_ti
 
 static void test_tiles_against_float64(void **state) {
     const dendp_tile_ops *scalar = dendp_tile_ops_get(DEND_ISA_SCALAR);
-    uint32_t which, w, isa, n_q, round;
+    uint32_t which, w, isa, n_q, round, t;
     test_rng rng;
     (void)state;
     rng.state = 71;
     TC_CHECK(scalar->score[0] == dendp_score_f32_scalar);
     for (which = TC_F32; which <= TC_Q8; which++) {
         for (w = 0; w < TK_N_WIDTHS; w++) {
-            for (round = 0; round < 4; round++) {
-                uint32_t mask = round == 0   ? 0xffffu
-                                : round == 1 ? 1u << test_below(&rng, 16)
-                                             : test_below(&rng, 65536);
+            for (round = 0; round < 5; round++) {
+                uint32_t n_tiles = round == 0 ? 4 : 1 + test_below(&rng, 4);
+                uint16_t mask[DENDP_CHUNK_TILES];
                 tk_case c;
-                mask = round == 3 && w == 0 ? 0 : mask;
-                tk_case_open(&c, which, tk_widths[w], mask, &rng);
-                for (isa = 0; isa < 3; isa++) {
+                for (t = 0; t < n_tiles; t++) {
+                    mask[t] = (uint16_t)(round == 0   ? 0xffffu
+                                         : round == 1 ? 1u << test_below(&rng, 16)
+                                         : round == 4 ? 0
+                                                      : test_below(&rng, 65536));
+                }
+                tk_case_open(&c, which, tk_widths[w], mask, n_tiles, &rng);
+                for (isa = 0; isa < TK_N_ISAS; isa++) {
                     const dendp_tile_ops *ops = dendp_tile_ops_get(tk_isas[isa]);
                     for (n_q = 1; n_q <= TK_QUERIES; n_q++) {
                         tk_score(&c, ops, scalar, n_q);
@@ -490,25 +566,51 @@ static void test_tiles_dispatch(void **state) {
     assert_true(dendp_vector_ops_get(DEND_ISA_SCALAR)->rms_norm == dendp_rms_norm_scalar);
 }
 
+/* Sums of floats do not depend on how many tiles a call takes; those of q8_0 are cut at fours. */
+static void test_tiles_chunks(void **state) {
+    static const uint16_t mask[4] = {0xffff, 0xffff, 0x0ff1, 0x00ff};
+    uint32_t which, isa, t;
+    test_rng rng;
+    (void)state;
+    rng.state = 73;
+    for (which = TC_F32; which <= TC_F16; which++) {
+        for (isa = 0; isa < TK_N_ISAS; isa++) {
+            const dendp_tile_ops *ops = dendp_tile_ops_get(tk_isas[isa]);
+            tk_case c;
+            float o[TK_QUERIES * 80];
+            tk_case_open(&c, which, 80, mask, 4, &rng);
+            memcpy(o, c.o, sizeof o);
+            tk_add_v_call(&c, ops, c.p, TK_QUERIES, c.o);
+            for (t = 0; t < 4; t++) {
+                const void *v = c.tile[t].v;
+                ops->add_v[which](&v, c.mask + t, 1, 80, c.p + t * 16, c.ld, TK_QUERIES, o);
+            }
+            assert_memory_equal(o, c.o, sizeof o);
+            tk_case_close(&c);
+        }
+    }
+}
+
 /* A row's scores and sums do not depend on the other rows of the call. */
 static void test_tiles_rows_independent(void **state) {
+    static const uint16_t mask[3] = {0xffff, 0xbeef, 0x0007};
     uint32_t which, isa, a, i;
     test_rng rng;
     (void)state;
     rng.state = 72;
     for (which = TC_F32; which <= TC_Q8; which++) {
-        for (isa = 0; isa < 3; isa++) {
+        for (isa = 0; isa < TK_N_ISAS; isa++) {
             const dendp_tile_ops *ops = dendp_tile_ops_get(tk_isas[isa]);
             tk_case c;
             float s[TK_QUERIES * 16], one[16], o[TK_QUERIES * 80], o1[80];
-            tk_case_open(&c, which, 80, 0xbeef, &rng);
+            tk_case_open(&c, which, 80, mask, 3, &rng);
             memcpy(o, c.o, sizeof o);
-            ops->score[which](c.tile.k, 80, c.q, TK_QUERIES, s, 16);
-            ops->add_v[which](c.tile.v, 80, c.p, c.ld, TK_QUERIES, c.mask, o);
+            tk_score_call(&c, ops, c.q, TK_QUERIES, s, 16);
+            tk_add_v_call(&c, ops, c.p, TK_QUERIES, o);
             for (a = 0; a < TK_QUERIES; a++) {
-                ops->score[which](c.tile.k, 80, c.q + a * 80, 1, one, 16);
+                tk_score_call(&c, ops, c.q + a * 80, 1, one, 16);
                 memcpy(o1, c.o + a * 80, sizeof o1);
-                ops->add_v[which](c.tile.v, 80, c.p + a * c.ld, c.ld, 1, c.mask, o1);
+                tk_add_v_call(&c, ops, c.p + a * c.ld, 1, o1);
                 for (i = 0; i < 16; i++) {
                     TC_CHECK(tk_same(s[a * 16 + i], one[i]));
                 }
@@ -522,9 +624,9 @@ static void test_tiles_rows_independent(void **state) {
 /* -- vector operations ---------------------------------------------------------------------- */
 
 /* The tables of tk_isas; asking the processor is slow under a hypervisor, so once a test. */
-static void tk_vector_ops(const dendp_vector_ops *ops[3]) {
+static void tk_vector_ops(const dendp_vector_ops *ops[TK_N_ISAS]) {
     uint32_t isa;
-    for (isa = 0; isa < 3; isa++) {
+    for (isa = 0; isa < TK_N_ISAS; isa++) {
         ops[isa] = dendp_vector_ops_get(tk_isas[isa]);
     }
 }
@@ -589,7 +691,7 @@ static void test_vector_exp2(void **state) {
  * halves the relative error; then + eps, sqrt, reciprocal, two products and a division. */
 static void test_vector_rms_norm(void **state) {
     static const uint32_t sizes[] = {1, 7, 8, 15, 16, 17, 24, 31, 64, 576, 1000, 4096};
-    const dendp_vector_ops *ops[3], *scalar;
+    const dendp_vector_ops *ops[TK_N_ISAS], *scalar;
     uint32_t k, isa, i, round;
     test_rng rng;
     (void)state;
@@ -613,7 +715,7 @@ static void test_vector_rms_norm(void **state) {
             }
             scale = 1 / sqrt(sum / n + (double)1e-5f);
             scalar->rms_norm(x, w, 1e-5f, n, y2);
-            for (isa = 0; isa < 3; isa++) {
+            for (isa = 0; isa < TK_N_ISAS; isa++) {
                 y[n] = 99.0f;
                 ops[isa]->rms_norm(x, w, 1e-5f, n, y);
                 TC_CHECK(dendp_f32_bits(y[n]) == dendp_f32_bits(99.0f));
@@ -634,7 +736,7 @@ static void test_vector_rms_norm(void **state) {
  * itself, and sum, quotient, product by u each; where e^-g leaves the range of
  * float (|g| > 87), the result is below |g| * 2^-125. */
 static void test_vector_silu_mul(void **state) {
-    const dendp_vector_ops *ops[3], *scalar;
+    const dendp_vector_ops *ops[TK_N_ISAS], *scalar;
     uint32_t n, isa, i, round;
     test_rng rng;
     float g[260], up[260], y[261], y2[261];
@@ -651,7 +753,7 @@ static void test_vector_silu_mul(void **state) {
                 up[i] = round == 19 ? tk_special(i * 5) : up[i];
             }
             scalar->silu_mul(g, up, n, y2);
-            for (isa = 0; isa < 3; isa++) {
+            for (isa = 0; isa < TK_N_ISAS; isa++) {
                 y[n] = 99.0f;
                 ops[isa]->silu_mul(g, up, n, y);
                 TC_CHECK(dendp_f32_bits(y[n]) == dendp_f32_bits(99.0f));
@@ -672,7 +774,7 @@ static void test_vector_silu_mul(void **state) {
  * * ln 2 of the weight); masked slots and NaN are exact zeros; the sum is a
  * chain of n/16 steps and 4 more. */
 static void test_vector_softmax(void **state) {
-    const dendp_vector_ops *ops[3], *scalar;
+    const dendp_vector_ops *ops[TK_N_ISAS], *scalar;
     uint32_t n, isa, i, round;
     test_rng rng;
     float s[512], a[513], b[512];
@@ -694,7 +796,7 @@ static void test_vector_softmax(void **state) {
             memcpy(b, s, sizeof s);
             sum_b = scalar->softmax(b, n, &max_b);
             TC_CHECK(max_b >= max && max_b <= max);
-            for (isa = 0; isa < 3; isa++) {
+            for (isa = 0; isa < TK_N_ISAS; isa++) {
                 memcpy(a, s, sizeof s);
                 a[n] = 99.0f;
                 sum_a = ops[isa]->softmax(a, n, &max_a);
@@ -724,7 +826,7 @@ static void test_vector_softmax(void **state) {
  * values further than 87 below the max count as 2^-126 each. */
 static void test_vector_sum_exp(void **state) {
     static const uint32_t sizes[] = {1, 5, 15, 16, 17, 511, 512, 513, 1024, 1100, 49152};
-    const dendp_vector_ops *ops[3], *scalar;
+    const dendp_vector_ops *ops[TK_N_ISAS], *scalar;
     float *x = (float *)malloc(49152 * sizeof *x);
     uint32_t k, isa, i, round;
     test_rng rng;
@@ -750,7 +852,7 @@ static void test_vector_sum_exp(void **state) {
             }
             got = scalar->sum_exp(x, n, max);
             ASSERT_NEAR(exact, got, n * 1.2e-38, 1.01 * TK_U * (2 * 87 + 1 + 2.5 + 36));
-            for (isa = 0; isa < 3; isa++) {
+            for (isa = 0; isa < TK_N_ISAS; isa++) {
                 double other = ops[isa]->sum_exp(x, n, max);
                 TC_CHECK(memcmp(&other, &got, sizeof got) == 0);
             }
@@ -806,6 +908,7 @@ static const struct CMUnitTest tests_cache_codec[] = {
     cmocka_unit_test(test_tiles_against_float64),
     cmocka_unit_test(test_tiles_dispatch),
     cmocka_unit_test(test_tiles_rows_independent),
+    cmocka_unit_test(test_tiles_chunks),
     cmocka_unit_test(test_vector_exp2),
     cmocka_unit_test(test_vector_rms_norm),
     cmocka_unit_test(test_vector_silu_mul),

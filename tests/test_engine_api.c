@@ -415,7 +415,7 @@ static void test_engine_limits(void **state) {
     d.isa = (dend_isa)0x7fffffff;
     eng_desc_refused(DEND_ERR_ARGUMENT, &d);
     d = eng_desc(model);
-    d.isa = (dend_isa)4;
+    d.isa = (dend_isa)(DEND_ISA_NEON + 1);
     eng_desc_refused(DEND_ERR_ARGUMENT, &d);
 
     d = eng_desc(model); /* a hint, however wild, must not harm */
@@ -1580,8 +1580,10 @@ static void test_engine_shared_model(void **state) {
 /* -- attention ------------------------------------------------------------- */
 
 /* Query head h of one row in double precision, over K and V as the cache holds
- * them. Scores are powers of two. Writes out[d] and the error that single
- * precision may make in each. */
+ * them, and q as the codec takes it. Scores are powers of two. Writes out[d]
+ * and the error that single precision, and q8_0's integer weights, may make in
+ * each: such a weight is off by half of m / 32767 times the code of V, m the
+ * largest scale of V. */
 static void eng_attention_exact(const dend_engine *e, const dendp_row *row, uint32_t layer, uint32_t h,
                                 const float *q, double *out, double *bound) {
     const dendp_cache *c = &e->cache;
@@ -1590,8 +1592,13 @@ static void eng_attention_exact(const dend_engine *e, const dendp_row *row, uint
     uint32_t d = group->desc.head_dim, P = c->desc.block_tokens, n = row->pos + 1, i, pos;
     uint32_t head = h / (e->model->config.n_heads / group->desc.n_kv_heads);
     double *score = (double *)malloc(n * sizeof *score), max = -1e300, sum = 0.0, off = 0.0, size[32];
+    double most = 0.0, weights[32];
+    bool bytes = c->desc.codec.put_query != NULL;
+    dendp_q8_query as_bytes;
     assert_non_null(score);
     assert_true(d <= 32);
+    memset(weights, 0, sizeof weights);
+    dendp_q8_put_query(dendp_act_row_scalar, q, d, &as_bytes);
     memset(size, 0, sizeof size);
     memset(out, 0, d * sizeof *out);
     for (pos = 0; pos < n; pos++) {
@@ -1602,8 +1609,17 @@ static void eng_attention_exact(const dend_engine *e, const dendp_row *row, uint
         c->desc.codec.get_token(tile, tile + group->k_bytes, d, pos % DENDP_TILE, k, v);
         score[pos] = 0.0;
         for (i = 0; i < d; i++) {
-            score[pos] += (double)q[i] * (double)k[i];
-            terms += fabs((double)q[i] * (double)k[i]);
+            double qi = bytes ? (double)as_bytes.act.scale * as_bytes.act.q[i] : (double)q[i];
+            score[pos] += qi * (double)k[i];
+            terms += fabs(qi * (double)k[i]);
+        }
+        if (bytes) {
+            double scale = (double)dendp_f16_to_f32(
+                ((const uint16_t *)(const void *)(tile + group->k_bytes + d * 16))[pos % DENDP_TILE]);
+            most = scale > most ? scale : most;
+            for (i = 0; i < d && scale > 0; i++) {
+                weights[i] += fabs((double)v[i]) / scale * (0.5 / 32767);
+            }
         }
         max = score[pos] > max ? score[pos] : max;
         off = terms > off ? terms : off;
@@ -1626,7 +1642,7 @@ static void eng_attention_exact(const dend_engine *e, const dendp_row *row, uint
      * merges rounds 4 times. It all counts once above and once below the line. */
     for (i = 0; i < d; i++) {
         double relative = 0.7 * (d + 2) * u * off + 2e-8 + (4.0 + 512.0 + 4.0 * (n / 512 + 1)) * u;
-        bound[i] = 2.0 * relative * size[i] / sum + 1e-30;
+        bound[i] = (2.0 * relative * size[i] + 1.01 * most * weights[i]) / sum + 1e-30;
         out[i] /= sum;
     }
     free(score);

@@ -8,8 +8,11 @@
  *
  *     put_token    store K and V of one slot
  *     get_token    read them back as floats
+ *     put_query    what score_tile wants of a query (query_bytes 0: the floats as they are)
  *     score_tile   s[q][0..15] = Q K^T          (any value in unwritten slots)
- *     add_v_tile   o[q][d] += P V over the slots of a mask
+ *     add_v_tiles  o[q][d] += P V over the slots of a mask, up to 4 tiles a call.
+ *                  Results depend on nothing but a row's own tiles when calls
+ *                  begin at multiples of chunk_tiles
  *     copy_slots   move slots from one tile to another (tree rows, compaction)
  *     seal         all 16 slots are written and final   (NULL: nothing to do)
  *     truncate     only the first n slots remain; unseal (NULL: nothing to do).
@@ -29,8 +32,12 @@ typedef struct dendp_codec {
     void (*get_token)(const void *k_tile, const void *v_tile, uint32_t d, uint32_t slot, float *k, float *v);
     void (*copy_slots)(void *k_dst, void *v_dst, uint32_t dst, const void *k_src, const void *v_src,
                        uint32_t src, uint32_t n, uint32_t d);
+    uint32_t chunk_tiles;
+    uint64_t (*query_bytes)(uint32_t d); /* of one query; NULL: no put_query */
+    void (*put_query)(dendp_act_fn act_row, const float *q, uint32_t d, void *out);
+    dendp_act_fn act_row; /* for put_query */
     dendp_score_fn score_tile;
-    dendp_add_v_fn add_v_tile;
+    dendp_add_v_fn add_v_tiles;
     void (*seal)(void *k_tile, void *v_tile, uint32_t d);
     void (*truncate)(void *k_tile, void *v_tile, uint32_t d, uint32_t n);
 } dendp_codec;
@@ -117,13 +124,25 @@ static void dendp_codec_f16_copy(void *k_dst, void *v_dst, uint32_t dst, const v
 
 /* -- q8_0 ------------------------------------------------------------------- */
 
-static uint64_t dendp_codec_q8_bytes(uint32_t d) {
+static uint64_t dendp_codec_q8_k_bytes(uint32_t d) {
+    return dendp_codec_round(dendp_q8_k_codes(d) + 32u * dendp_q8_groups(d));
+}
+
+static uint64_t dendp_codec_q8_v_bytes(uint32_t d) {
     return dendp_codec_round((uint64_t)d * 16 + 32u * dendp_q8_groups(d));
 }
 
-/* Quantises n <= 32 values: returns the f16 scale, writes codes `stride` apart.
+static uint64_t dendp_codec_q8_query_bytes(uint32_t d) {
+    return (uint64_t)dendp_q8_groups(d) * sizeof(dendp_q8_query);
+}
+
+static void dendp_codec_q8_put_query(dendp_act_fn act_row, const float *q, uint32_t d, void *out) {
+    dendp_q8_put_query(act_row, q, d, (dendp_q8_query *)out);
+}
+
+/* Quantises n <= 32 values: returns the f16 scale.
  * What is not finite counts as 0; what is beyond 127 * 65504 becomes that. */
-static uint16_t dendp_q8_encode(const float *x, uint32_t n, int8_t *code, uint32_t stride) {
+static uint16_t dendp_q8_encode(const float *x, uint32_t n, int8_t *code) {
     float amax = 0.0f, inverse;
     uint16_t scale;
     uint32_t i;
@@ -138,33 +157,48 @@ static uint16_t dendp_q8_encode(const float *x, uint32_t n, int8_t *code, uint32
     for (i = 0; i < n; i++) {
         float c = dendp_finite(x[i]) ? x[i] * inverse : 0.0f;
         c = c > 127.0f ? 127.0f : c < -127.0f ? -127.0f : c;
-        code[i * stride] = (int8_t)(c < 0.0f ? c - 0.5f : c + 0.5f);
+        code[i] = (int8_t)(c < 0.0f ? c - 0.5f : c + 0.5f);
     }
     return scale;
 }
 
+/* The scales of a K or V tile: [d/32][16] behind its codes. */
+static uint16_t *dendp_q8_k_scales(void *k_tile, uint32_t d) {
+    return (uint16_t *)(void *)((unsigned char *)k_tile + dendp_q8_k_codes(d));
+}
+
+static uint16_t *dendp_q8_v_scales(void *v_tile, uint32_t d) {
+    return (uint16_t *)(void *)((unsigned char *)v_tile + (size_t)d * 16);
+}
+
 static void dendp_codec_q8_put(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, const float *k,
                                const float *v) {
-    int8_t *kt = (int8_t *)k_tile, *vt = (int8_t *)v_tile;
-    uint16_t *ks = (uint16_t *)(void *)((unsigned char *)k_tile + (size_t)d * 16);
-    uint16_t *vs = (uint16_t *)(void *)((unsigned char *)v_tile + (size_t)d * 16);
-    uint32_t b, groups = dendp_q8_groups(d);
-    for (b = 0; b < groups; b++) {
+    unsigned char *kt = (unsigned char *)k_tile;
+    int8_t *vt = (int8_t *)v_tile, code[32];
+    uint32_t b, i;
+    for (b = 0; b < dendp_q8_groups(d); b++) {
         uint32_t n = dendp_min_u32(32, d - b * 32);
-        ks[b * 16 + slot] = dendp_q8_encode(k + b * 32, n, kt + (size_t)b * 512 + slot, 16);
-        vs[slot * groups + b] = dendp_q8_encode(v + b * 32, n, vt + (size_t)slot * d + b * 32, 1);
+        dendp_q8_k_scales(k_tile, d)[b * 16 + slot] = dendp_q8_encode(k + b * 32, n, code);
+        for (i = 0; i < n; i++) {
+            kt[dendp_q8_k_at(b * 32 + i, slot)] = (unsigned char)(code[i] + 128);
+        }
+        dendp_q8_v_scales(v_tile, d)[b * 16 + slot] = dendp_q8_encode(v + b * 32, n, code);
+        for (i = 0; i < n; i++) {
+            vt[dendp_q8_v_at(d, b * 32 + i, slot)] = code[i];
+        }
     }
 }
 
 static void dendp_codec_q8_get(const void *k_tile, const void *v_tile, uint32_t d, uint32_t slot, float *k,
                                float *v) {
-    const int8_t *kt = (const int8_t *)k_tile, *vt = (const int8_t *)v_tile;
-    const uint16_t *ks = (const uint16_t *)(const void *)((const unsigned char *)k_tile + (size_t)d * 16);
-    const uint16_t *vs = (const uint16_t *)(const void *)((const unsigned char *)v_tile + (size_t)d * 16);
-    uint32_t i, groups = dendp_q8_groups(d);
+    const unsigned char *kt = (const unsigned char *)k_tile;
+    const int8_t *vt = (const int8_t *)v_tile;
+    const uint16_t *ks = (const uint16_t *)(const void *)(kt + dendp_q8_k_codes(d));
+    const uint16_t *vs = (const uint16_t *)(const void *)(vt + (size_t)d * 16);
+    uint32_t i;
     for (i = 0; i < d; i++) {
-        k[i] = (float)kt[i * 16 + slot] * dendp_f16_to_f32(ks[i / 32 * 16 + slot]);
-        v[i] = (float)vt[(size_t)slot * d + i] * dendp_f16_to_f32(vs[slot * groups + i / 32]);
+        k[i] = (float)(kt[dendp_q8_k_at(i, slot)] - 128) * dendp_f16_to_f32(ks[i / 32 * 16 + slot]);
+        v[i] = (float)vt[dendp_q8_v_at(d, i, slot)] * dendp_f16_to_f32(vs[i / 32 * 16 + slot]);
     }
 }
 
@@ -172,17 +206,22 @@ static void dendp_codec_q8_copy(void *k_dst, void *v_dst, uint32_t dst, const vo
                                 uint32_t src, uint32_t n, uint32_t d) {
     unsigned char *kd = (unsigned char *)k_dst, *vd = (unsigned char *)v_dst;
     const unsigned char *ks = (const unsigned char *)k_src, *vs = (const unsigned char *)v_src;
-    uint32_t i, groups = dendp_q8_groups(d);
-    size_t codes = (size_t)d * 16;
-    for (i = 0; i < d; i++) {
-        memmove(kd + i * 16 + dst, ks + i * 16 + src, n);
+    uint32_t i, t, groups = dendp_q8_groups(d);
+    for (i = 0; i < dendp_div_up(d, 4) * 4; i += 4) { /* four dimensions of a slot lie together */
+        memmove(kd + dendp_q8_k_at(i, dst), ks + dendp_q8_k_at(i, src), (size_t)n * 4);
     }
     for (i = 0; i < groups; i++) {
-        memmove(kd + codes + (i * 16 + dst) * 2, ks + codes + (i * 16 + src) * 2, (size_t)n * 2);
+        memmove(kd + dendp_q8_k_codes(d) + (i * 16 + dst) * 2, ks + dendp_q8_k_codes(d) + (i * 16 + src) * 2,
+                (size_t)n * 2);
+        memmove(vd + ((size_t)d * 16) + (i * 16 + dst) * 2, vs + ((size_t)d * 16) + (i * 16 + src) * 2,
+                (size_t)n * 2);
     }
-    memmove(vd + (size_t)dst * d, vs + (size_t)src * d, (size_t)n * d);
-    memmove(vd + codes + (size_t)dst * groups * 2, vs + codes + (size_t)src * groups * 2,
-            (size_t)n * groups * 2);
+    for (t = 0; t < n; t++) { /* within one tile slots move towards the front, or the back */
+        uint32_t at = vd == vs && dst > src ? n - 1 - t : t;
+        for (i = 0; i < d; i++) {
+            vd[dendp_q8_v_at(d, i, dst + at)] = vs[dendp_q8_v_at(d, i, src + at)];
+        }
+    }
 }
 
 /* -- choice ----------------------------------------------------------------- */
@@ -193,12 +232,15 @@ static void dendp_codec_get(dend_kv_type type, dend_isa isa, dendp_codec *out) {
     uint32_t i = type == DEND_KV_F32 ? 0 : type == DEND_KV_Q8_0 ? 2 : 1;
     memset(out, 0, sizeof *out);
     out->name = i == 0 ? "f32" : i == 1 ? "f16" : "q8_0";
-    out->k_bytes = out->v_bytes = i == 0   ? dendp_codec_f32_bytes
-                                  : i == 1 ? dendp_codec_f16_bytes
-                                           : dendp_codec_q8_bytes;
+    out->k_bytes = i == 0 ? dendp_codec_f32_bytes : i == 1 ? dendp_codec_f16_bytes : dendp_codec_q8_k_bytes;
+    out->v_bytes = i == 0 ? dendp_codec_f32_bytes : i == 1 ? dendp_codec_f16_bytes : dendp_codec_q8_v_bytes;
+    out->chunk_tiles = i == 2 ? DENDP_CHUNK_TILES : 1;
+    out->query_bytes = i == 2 ? dendp_codec_q8_query_bytes : NULL;
+    out->put_query = i == 2 ? dendp_codec_q8_put_query : NULL;
+    out->act_row = ops->act_row;
     out->put_token = i == 0 ? dendp_codec_f32_put : i == 1 ? dendp_codec_f16_put : dendp_codec_q8_put;
     out->get_token = i == 0 ? dendp_codec_f32_get : i == 1 ? dendp_codec_f16_get : dendp_codec_q8_get;
     out->copy_slots = i == 0 ? dendp_codec_f32_copy : i == 1 ? dendp_codec_f16_copy : dendp_codec_q8_copy;
     out->score_tile = ops->score[i];
-    out->add_v_tile = ops->add_v[i];
+    out->add_v_tiles = ops->add_v[i];
 }

@@ -27,9 +27,9 @@
  * ======================================================================== */
 
 #define DENDP_SEGMENT 512u
-#define DENDP_MAX_TREE 256u        /* rows of one token tree */
-#define DENDP_ATTENTION_QUERIES 8u /* query heads of one pass over a segment */
-#define DENDP_MAX_HEAD_DIM 512u
+#define DENDP_MAX_TREE 256u            /* rows of one token tree */
+#define DENDP_ATTENTION_QUERIES 8u     /* query heads of one pass over a segment */
+#define DENDP_GATHER_BYTES (72u << 10) /* room for the gathered tiles of one chunk: 160 KB of stack in all */
 #define DENDP_TILES_AHEAD 4u /* tiles are too short, and too far apart, for the hardware to fetch ahead */
 
 /* The overlay: K and V of tree rows, in the codec's tiles, 16 rows a tile.
@@ -128,77 +128,107 @@ static void dendp_gather_tile(const dendp_attention *a, const dendp_row *row, ui
     }
 }
 
-/* One (row, KV head, segment), up to DENDP_ATTENTION_QUERIES query heads. */
-static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, uint32_t segment,
-                         uint32_t first_q, uint32_t n_q) {
+/* The tiles of one segment as one row and KV head see them. */
+typedef struct dendp_segment_view {
+    uint32_t first;                                         /* tile number of tiles[0] */
+    uint32_t n_tiles;                                       /* at most 32 */
+    const unsigned char *tiles[DENDP_SEGMENT / DENDP_TILE]; /* K, then V; NULL: to be gathered */
+    uint16_t mask[DENDP_SEGMENT / DENDP_TILE];              /* slots that the row sees */
+} dendp_segment_view;
+
+static void dendp_segment_look_up(const dendp_attention *a, const dendp_row *row, uint32_t head,
+                                  uint32_t segment, dendp_segment_view *view) {
     const dendp_cache *c = a->cache;
-    const dendp_codec *codec = &c->desc.codec;
-    const dendp_row *row = &a->rows[r];
-    uint64_t k_bytes = c->groups[a->group].k_bytes, v_bytes = c->groups[a->group].tile_bytes - k_bytes;
-    uint32_t d = a->head_dim, P = c->desc.block_tokens, begin = segment * DENDP_SEGMENT, tile, i, t;
-    uint32_t end = dendp_min_u32(row->pos + 1, begin + DENDP_SEGMENT),
-             n_tiles = dendp_div_up(end - begin, DENDP_TILE);
     const dendp_table *table = dendp_cache_table(c, row->record, a->group);
     const dendp_node *leaf = NULL;
-    const float *q = a->q + r * a->ld_q + (size_t)first_q * d;
-    float *partial = a->partials + ((size_t)(a->first_segment[r] + segment) * a->n_heads + first_q) * (d + 2);
-    float s[DENDP_ATTENTION_QUERIES * DENDP_SEGMENT];
-    const unsigned char *tiles[DENDP_SEGMENT / DENDP_TILE];
-    union { /* a gathered tile, aligned for any codec */
-        float f[2 * DENDP_MAX_HEAD_DIM * DENDP_TILE];
-        unsigned char bytes[2 * DENDP_MAX_HEAD_DIM * DENDP_TILE * sizeof(float)];
-    } scratch;
-
-    for (tile = 0; tile < n_tiles; tile++) {
-        uint32_t pos = begin + tile * DENDP_TILE;
+    uint32_t P = c->desc.block_tokens, begin = segment * DENDP_SEGMENT, tile;
+    uint32_t end = dendp_min_u32(row->pos + 1, begin + DENDP_SEGMENT);
+    view->first = begin / DENDP_TILE;
+    view->n_tiles = dendp_div_up(end - begin, DENDP_TILE);
+    for (tile = 0; tile < view->n_tiles; tile++) {
+        uint32_t pos = begin + tile * DENDP_TILE, left = end - pos;
+        view->mask[tile] = (uint16_t)(left >= DENDP_TILE ? 0xffffu : (1u << left) - 1u);
+        view->tiles[tile] = NULL;
         if (pos + DENDP_TILE <= row->n_past || row->tree_first == DENDP_NONE) {
             uint32_t index = pos / P;
             if (!leaf || index % DENDP_FANOUT == 0) {
                 leaf = dendp_table_leaf(&c->nodes, table, index);
             }
-            tiles[tile] = dendp_cache_tile(c, a->group, leaf->entry[index % DENDP_FANOUT].block,
-                                           a->group_layer, head, pos % P / DENDP_TILE);
-        } else {
-            tiles[tile] = NULL; /* gathered where it is used */
+            view->tiles[tile] = dendp_cache_tile(c, a->group, leaf->entry[index % DENDP_FANOUT].block,
+                                                 a->group_layer, head, pos % P / DENDP_TILE);
         }
     }
-    for (tile = 0; tile < n_tiles; tile++) {
-        const unsigned char *k = tiles[tile];
-        if (tile + DENDP_TILES_AHEAD < n_tiles && tiles[tile + DENDP_TILES_AHEAD]) {
-            dendp_fetch_ahead(tiles[tile + DENDP_TILES_AHEAD], k_bytes);
+}
+
+/* One (row, KV head, segment), up to DENDP_ATTENTION_QUERIES query heads. */
+static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, uint32_t segment,
+                         uint32_t first_q, uint32_t n_q) {
+    const dendp_codec *codec = &a->cache->desc.codec;
+    const dendp_row *row = &a->rows[r];
+    const dendp_group *group = &a->cache->groups[a->group];
+    uint64_t k_bytes = group->k_bytes, v_bytes = group->tile_bytes - k_bytes;
+    uint32_t d = a->head_dim, tile, i, t;
+    const float *floats = a->q + r * a->ld_q + (size_t)first_q * d;
+    float *partial = a->partials + ((size_t)(a->first_segment[r] + segment) * a->n_heads + first_q) * (d + 2);
+    float s[DENDP_ATTENTION_QUERIES * DENDP_SEGMENT], o[DENDP_ATTENTION_QUERIES * DENDP_MAX_HEAD_DIM];
+    dendp_q8_query queries[DENDP_ATTENTION_QUERIES * DENDP_MAX_HEAD_DIM / 32];
+    const void *q = floats;
+    dendp_segment_view view;
+    union { /* gathered tiles, aligned for any codec */
+        float f[DENDP_GATHER_BYTES / sizeof(float)];
+        unsigned char bytes[DENDP_GATHER_BYTES];
+    } scratch;
+
+    dendp_segment_look_up(a, row, head, segment, &view);
+    if (codec->put_query) {
+        for (i = 0; i < n_q; i++) {
+            codec->put_query(codec->act_row, floats + (size_t)i * d, d,
+                             (unsigned char *)queries + i * codec->query_bytes(d));
+        }
+        q = queries;
+    }
+    for (tile = 0; tile < view.n_tiles; tile++) {
+        const unsigned char *k = view.tiles[tile];
+        if (tile + DENDP_TILES_AHEAD < view.n_tiles && view.tiles[tile + DENDP_TILES_AHEAD]) {
+            dendp_fetch_ahead(view.tiles[tile + DENDP_TILES_AHEAD], k_bytes);
         }
         if (!k) {
-            dendp_gather_tile(a, row, head, begin / DENDP_TILE + tile, scratch.bytes);
+            dendp_gather_tile(a, row, head, view.first + tile, scratch.bytes);
             k = scratch.bytes;
         }
         codec->score_tile(k, d, q, n_q, s + (size_t)tile * DENDP_TILE, DENDP_SEGMENT);
     }
     for (i = 0; i < n_q; i++) {
         float *si = s + (size_t)i * DENDP_SEGMENT, *p = partial + (size_t)i * (d + 2);
-        for (t = end - begin; t < n_tiles * DENDP_TILE; t++) {
-            si[t] = DENDP_MASKED;
+        for (tile = 0; tile < view.n_tiles; tile++) {
+            for (t = 0; t < DENDP_TILE && view.mask[tile] != 0xffffu; t++) {
+                if (!(view.mask[tile] >> t & 1u)) {
+                    si[tile * DENDP_TILE + t] = DENDP_MASKED;
+                }
+            }
         }
-        p[1] = a->ops->softmax(si, n_tiles * DENDP_TILE, &p[0]);
+        p[1] = a->ops->softmax(si, view.n_tiles * DENDP_TILE, &p[0]);
     }
-    {
-        float o[DENDP_ATTENTION_QUERIES * DENDP_MAX_HEAD_DIM];
-        memset(o, 0, (size_t)n_q * d * sizeof(float));
-        for (tile = 0; tile < n_tiles; tile++) {
-            const unsigned char *k = tiles[tile];
-            uint32_t left = end - begin - tile * DENDP_TILE;
-            if (tile + DENDP_TILES_AHEAD < n_tiles && tiles[tile + DENDP_TILES_AHEAD]) {
-                dendp_fetch_ahead(tiles[tile + DENDP_TILES_AHEAD] + k_bytes, v_bytes);
+    memset(o, 0, (size_t)n_q * d * sizeof(float));
+    for (tile = 0; tile < view.n_tiles;) {
+        uint32_t most = row->tree_first == DENDP_NONE ? DENDP_CHUNK_TILES : codec->chunk_tiles, n;
+        const void *v[DENDP_CHUNK_TILES];
+        for (n = 0; n < most && tile + n < view.n_tiles; n++) {
+            const unsigned char *k = view.tiles[tile + n];
+            if (tile + n + DENDP_TILES_AHEAD < view.n_tiles && view.tiles[tile + n + DENDP_TILES_AHEAD]) {
+                dendp_fetch_ahead(view.tiles[tile + n + DENDP_TILES_AHEAD] + k_bytes, v_bytes);
             }
             if (!k) {
-                dendp_gather_tile(a, row, head, begin / DENDP_TILE + tile, scratch.bytes);
-                k = scratch.bytes;
+                dendp_gather_tile(a, row, head, view.first + tile + n, scratch.bytes + n * group->tile_bytes);
+                k = scratch.bytes + n * group->tile_bytes;
             }
-            codec->add_v_tile(k + k_bytes, d, s + (size_t)tile * DENDP_TILE, DENDP_SEGMENT, n_q,
-                              left >= DENDP_TILE ? 0xffffu : (1u << left) - 1u, o);
+            v[n] = k + k_bytes;
         }
-        for (i = 0; i < n_q; i++) {
-            memcpy(partial + (size_t)i * (d + 2) + 2, o + (size_t)i * d, d * sizeof(float));
-        }
+        codec->add_v_tiles(v, view.mask + tile, n, d, s + (size_t)tile * DENDP_TILE, DENDP_SEGMENT, n_q, o);
+        tile += n;
+    }
+    for (i = 0; i < n_q; i++) {
+        memcpy(partial + (size_t)i * (d + 2) + 2, o + (size_t)i * d, d * sizeof(float));
     }
 }
 
