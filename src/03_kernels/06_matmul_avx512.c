@@ -19,8 +19,8 @@
  * two passes over a block and finds it in the first-level cache.
  *
  * Results are those of the scalar room, bit for bit. Where no such processor
- * is at hand, tests compile this room against a portable emulation of the
- * intrinsics: DEND_TEST_SIMDE below is the one place that knows.
+ * is at hand, tests compile this room and the others of its kind against a
+ * portable emulation of the intrinsics, under DEND_TEST_SIMDE.
  * ======================================================================== */
 
 #if DENDP_X86

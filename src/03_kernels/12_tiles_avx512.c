@@ -14,7 +14,7 @@
  *                of f16 128 conversions, shared by up to 8 queries
  *     q8_0       16 dpbusd for K, whose codes lie as it wants them, 32 dpwssd
  *                for V; 32 widenings of V, shared; and for each 32 dimensions
- *                a weight of 16 slots becomes integers in 4 instructions
+ *                the weights of 16 slots become integers in 6 instructions
  *
  *     dpwssd    16 x  i32 += i16*i16 + i16*i16    exact
  *
