@@ -197,7 +197,7 @@ build/test-asan: $(TEST_INPUTS)
 build/test-tsan: $(TEST_INPUTS)
 	$(CC) $(SANITIZED) -fsanitize=thread -o $@ tests/main.c -lcmocka $(LIBS)
 
-# Runs the AVX-512 kernels on processors without AVX-512, by way of SIMDe (Debian: libsimde-dev). SIMDe's headers are
+# Runs the AVX-512 and AVX-VNNI kernels on processors without, by way of SIMDe (Debian: libsimde-dev). SIMDe's headers are
 # not made for strict warnings and are slow to compile (five times as slow at -O2); they need AVX2 underneath.
 build/test-simde: tests/test_avx512_simde.c $(TEST_INPUTS)
 	$(GCC) -O1 -g -std=gnu11 -mavx2 -mfma -mf16c $(INCLUDE) -Itests -o $@ $< -lcmocka $(LIBS)
@@ -221,7 +221,7 @@ test-gcc: build/test-gcc ## tests/main.c built with gcc
 test-clang: build/test-clang ## tests/main.c built with clang
 	build/test-clang
 
-test-simde: ## the AVX-512 kernels, emulated
+test-simde: ## the AVX-512 and AVX-VNNI kernels, emulated
 	@if ! grep -q -s -w avx2 /proc/cpuinfo; then echo 'test-simde: skipped, this processor has no AVX2'; \
 	elif ! echo '#include <simde/x86/avx512.h>' | $(GCC) -fsyntax-only -x c - 2> /dev/null; then \
 	    echo 'test-simde: skipped, SIMDe is not installed'; [ "$${CI:-}" != true ]; \

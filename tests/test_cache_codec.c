@@ -558,8 +558,16 @@ static void test_tiles_dispatch(void **state) {
 #if DENDP_X86
     if (dendp_cpu_features() & DENDP_CPU_AVX2) {
         assert_true(dendp_tile_ops_get(DEND_ISA_AVX2)->score[1] == dendp_score_f16_avx2);
-        assert_true(dendp_tile_ops_get(DEND_ISA_DEFAULT)->add_v[2] == dendp_add_v_q8_avx2);
+        assert_true(dendp_tile_ops_get(DEND_ISA_AVX_VNNI)->add_v[2] == dendp_add_v_q8_avx2);
         assert_true(dendp_vector_ops_get(DEND_ISA_AVX2)->softmax == dendp_softmax_avx2);
+        assert_true(dendp_vector_ops_get(DEND_ISA_AVX_VNNI)->softmax == dendp_softmax_avx2);
+    }
+    if ((dendp_cpu_features() & DENDP_AVX512_NEEDS) == DENDP_AVX512_NEEDS) {
+        assert_true(dendp_tile_ops_get(DEND_ISA_AVX512)->score[1] == dendp_score_f16_avx512);
+        assert_true(dendp_tile_ops_get(DEND_ISA_DEFAULT)->add_v[2] == dendp_add_v_q8_avx512);
+        assert_true(dendp_vector_ops_get(DEND_ISA_AVX512)->softmax == dendp_softmax_avx512);
+    } else if (dendp_cpu_features() & DENDP_CPU_AVX2) {
+        assert_true(dendp_tile_ops_get(DEND_ISA_DEFAULT)->add_v[2] == dendp_add_v_q8_avx2);
     }
 #elif DENDP_ARM64
     if (dendp_cpu_features() & DENDP_CPU_NEON_DOT) {

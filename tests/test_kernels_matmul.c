@@ -911,9 +911,16 @@ static void test_matmul_float_specials(void **state) {
 /* -- the table ------------------------------------------------------------------ */
 
 static void test_kernels_get(void **state) {
-    const dendp_kernels *kn = dendp_kernels_get(DEND_ISA_DEFAULT);
-    uint32_t features = dendp_cpu_features();
+    static const dend_isa best_first[] = {DEND_ISA_AVX512, DEND_ISA_AVX_VNNI, DEND_ISA_AVX2};
+    const dendp_kernels *kn = dendp_kernels_get(DEND_ISA_DEFAULT), *best = NULL, *vnni;
+    uint32_t features = dendp_cpu_features(), i;
     (void)state;
+    for (i = 0; i < 3 && !best; i++) {
+        best = dendp_kernels_get(best_first[i]);
+    }
+    assert_true(!best || kn == best);
+    vnni = dendp_kernels_get(DEND_ISA_AVX_VNNI);
+    assert_true(!vnni || (vnni->isa == DEND_ISA_AVX_VNNI && strcmp(vnni->name, "avxvnni") == 0));
     assert_non_null(kn);
     assert_ptr_equal(dendp_kernels_get(kn->isa), kn);
     assert_string_equal(dendp_kernels_get(DEND_ISA_SCALAR)->name, "scalar");
@@ -927,6 +934,7 @@ static void test_kernels_get(void **state) {
     assert_null(dendp_kernels_get(DEND_ISA_NEON));
 #else
     assert_null(dendp_kernels_get(DEND_ISA_AVX2));
+    assert_null(vnni);
     assert_null(dendp_kernels_get(DEND_ISA_AVX512));
 #if DENDP_ARM64
     assert_int_equal(features & ~(uint32_t)DENDP_CPU_NEON_DOT, 0);

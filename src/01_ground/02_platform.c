@@ -31,6 +31,7 @@
 
 #if (defined(__x86_64__) || defined(__i386__)) && !defined(DEND_NO_SIMD)
 #define DENDP_X86 1
+#include <cpuid.h>
 #include <immintrin.h>
 #else
 #define DENDP_X86 0
@@ -44,6 +45,15 @@
 #endif
 #else
 #define DENDP_ARM64 0
+#endif
+
+/* Whether the compiler knows AVX-VNNI: gcc 11, clang 12. */
+#define DENDP_HAS_AVX_VNNI 0
+#if DENDP_X86 && defined(__has_include)
+#if __has_include(<avxvnniintrin.h>)
+#undef DENDP_HAS_AVX_VNNI
+#define DENDP_HAS_AVX_VNNI 1
+#endif
 #endif
 
 /* -- atomics (GCC and Clang builtins, so that C99 and C++11 see the same); without threads some are idle -- */
@@ -131,6 +141,27 @@ static uint32_t dendp_cpu_features(void) {
 #endif
     return found;
 }
+
+#if DENDP_HAS_AVX_VNNI
+/* AVX-VNNI, which is no bit of dendp_cpu_features: that is asked often, and
+ * only gcc's runtime knows this one (clang 14 refuses the name). With other
+ * compilers this executes CPUID, 10 to 100 microseconds in a virtual machine.
+ * It is for choosing kernels, a few times in the life of an engine, and
+ * nothing is kept in a global variable for it. */
+static bool dendp_cpu_has_avx_vnni(void) {
+#if defined(DEND_TEST_SIMDE)
+    return true; /* emulated */
+#elif defined(__GNUC__) && !defined(__clang__)
+    return __builtin_cpu_supports("avxvnni") != 0;
+#else
+    unsigned int a = 0, b = 0, c = 0, d = 0;
+    if (!(dendp_cpu_features() & DENDP_CPU_AVX2)) { /* the system must keep 256-bit registers */
+        return false;
+    }
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1u); /* zeros where there is no subleaf 1 */
+#endif
+}
+#endif
 
 /* Processors that this process may use, at least 1: the affinity mask, cut by
  * a cgroup quota where one is set. */

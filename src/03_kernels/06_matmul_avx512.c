@@ -19,8 +19,8 @@
  * two passes over a block and finds it in the first-level cache.
  *
  * Results are those of the scalar room, bit for bit. Where no such processor
- * is at hand, tests compile this room against a portable emulation of the
- * intrinsics: DEND_TEST_SIMDE below is the one place that knows.
+ * is at hand, tests compile this room and the others of its kind against a
+ * portable emulation of the intrinsics, under DEND_TEST_SIMDE.
  * ======================================================================== */
 
 #if DENDP_X86
@@ -42,7 +42,16 @@
 #define DENDP_EACH_ROW8(R, M)                                                                                \
     DENDP_EACH_ROW(R, M)                                                                                     \
     if ((R) > 4) {                                                                                           \
-        M(4) M(5) M(6) M(7)                                                                                  \
+        M(4)                                                                                                 \
+    }                                                                                                        \
+    if ((R) > 5) {                                                                                           \
+        M(5)                                                                                                 \
+    }                                                                                                        \
+    if ((R) > 6) {                                                                                           \
+        M(6)                                                                                                 \
+    }                                                                                                        \
+    if ((R) > 7) {                                                                                           \
+        M(7)                                                                                                 \
     }
 
 /* Masked forms with all lanes on, here and below: gcc's plain ones pass an
@@ -329,9 +338,5 @@ DENDP_INLINE_AVX512 void dendp_float_rows_avx512(const dendp_form form, const in
 DENDP_FLOAT_AVX512(dendp_float_f32_avx512, DENDP_FORM_F32)
 DENDP_FLOAT_AVX512(dendp_float_f16_avx512, DENDP_FORM_F16)
 DENDP_FLOAT_AVX512(dendp_float_bf16_avx512, DENDP_FORM_BF16)
-
-#undef DENDP_FIX512
-#undef DENDP_LEFT32
-#undef DENDP_ALL_LANES
 
 #endif

@@ -50,6 +50,17 @@ static const dendp_kernels dendp_kernels_avx2 = {
     {dendp_float_f32_avx2, dendp_float_f16_avx2, dendp_float_bf16_avx2},
 };
 
+#if DENDP_HAS_AVX_VNNI
+static const dendp_kernels dendp_kernels_avx_vnni = {
+    "avxvnni",
+    DEND_ISA_AVX_VNNI,
+    dendp_act_row_avx2,
+    {dendp_quant_q4_0_vnni, dendp_quant_q4_1_vnni, dendp_quant_q5_0_vnni, dendp_quant_q5_1_vnni,
+     dendp_quant_q8_0_vnni, dendp_quant_q4_k_vnni, dendp_quant_q5_k_vnni, dendp_quant_q6_k_vnni},
+    {dendp_float_f32_avx2, dendp_float_f16_avx2, dendp_float_bf16_avx2},
+};
+#endif
+
 static const dendp_kernels dendp_kernels_avx512 = {
     "avx512",
     DEND_ISA_AVX512,
@@ -79,6 +90,12 @@ static const dendp_kernels *dendp_kernels_get(dend_isa isa) {
         (features & DENDP_AVX512_NEEDS) == DENDP_AVX512_NEEDS) {
         return &dendp_kernels_avx512;
     }
+#if DENDP_HAS_AVX_VNNI
+    if ((isa == DEND_ISA_DEFAULT || isa == DEND_ISA_AVX_VNNI) && (features & DENDP_CPU_AVX2) &&
+        dendp_cpu_has_avx_vnni()) {
+        return &dendp_kernels_avx_vnni;
+    }
+#endif
     if ((isa == DEND_ISA_DEFAULT || isa == DEND_ISA_AVX2) && (features & DENDP_CPU_AVX2)) {
         return &dendp_kernels_avx2;
     }

@@ -3,10 +3,10 @@
  * ==========================================================================
  * The small operations between the matmuls. Each treats a row on its own, in
  * one fixed order, so a row's result cannot depend on its neighbours. The
- * scalar functions are the meaning; the AVX2 and NEON ones take the same steps
- * in the same order, eight or four lanes at a time, with every fused
- * multiply-add spelled out (a compiler may contract a*b+c on its own, or not:
- * dendp_fma leaves it no choice), and tests hold them equal bit for bit.
+ * scalar functions are the meaning; those of AVX2, AVX-512 and NEON take the same
+ * steps in the same order, 4 to 16 lanes at a time, with every fused multiply-add
+ * spelled out (a compiler may contract a*b+c on its own, or not: dendp_fma leaves it
+ * no choice), and tests hold them equal bit for bit.
  *
  * 2^x for x <= 0 (softmax) and in general (SiLU) is one polynomial: with
  * n = the integer nearest x (ties to even) and f = x - n in [-1/2, 1/2],
@@ -260,6 +260,109 @@ DENDP_TARGET_AVX2 static double dendp_sum_exp_avx2(const float *x, uint32_t n, f
     }
     return sum;
 }
+
+/* -- AVX-512: the 16 lanes of the sums are one register -- */
+
+DENDP_INLINE_AVX512 __m512 dendp_max16(__m512 a, __m512 b) { /* a > b ? a : b */
+    return _mm512_maskz_max_ps(DENDP_ALL_LANES, a, b);
+}
+
+DENDP_INLINE_AVX512 __m512 dendp_exp2_avx512(__m512 x) {
+    __m512 f, p;
+    __m512i n;
+    x = _mm512_maskz_min_ps(DENDP_ALL_LANES, dendp_max16(x, _mm512_set1_ps(-126.0f)), _mm512_set1_ps(126.0f));
+    n = _mm512_maskz_cvtps_epi32(DENDP_ALL_LANES, x);
+    f = _mm512_sub_ps(x, dendp_floats16(n));
+    p = _mm512_fmadd_ps(_mm512_set1_ps(DENDP_EXP2_C7), f, _mm512_set1_ps(DENDP_EXP2_C6));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(DENDP_EXP2_C5));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(DENDP_EXP2_C4));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(DENDP_EXP2_C3));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(DENDP_EXP2_C2));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(DENDP_EXP2_C1));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), DENDP_LEFT32(n, 23)));
+}
+
+DENDP_TARGET_AVX512 static void dendp_rms_norm_avx512(const float *x, const float *w, float eps, uint32_t n,
+                                                      float *y) {
+    __m512 sum = _mm512_setzero_ps(), v;
+    float lane[16], scale;
+    uint32_t i;
+    for (i = 0; i + 16 <= n; i += 16) {
+        v = _mm512_loadu_ps(x + i);
+        sum = _mm512_fmadd_ps(v, v, sum);
+    }
+    _mm512_storeu_ps(lane, sum);
+    for (; i < n; i++) {
+        lane[i % 16] = dendp_fma(x[i], x[i], lane[i % 16]);
+    }
+    scale = 1.0f / sqrtf(dendp_sum16(lane) / (float)n + eps);
+    v = _mm512_set1_ps(scale);
+    for (i = 0; i + 16 <= n; i += 16) {
+        _mm512_storeu_ps(y + i,
+                         _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), v), _mm512_loadu_ps(w + i)));
+    }
+    for (; i < n; i++) {
+        y[i] = x[i] * scale * w[i];
+    }
+}
+
+DENDP_TARGET_AVX512 static void dendp_silu_mul_avx512(const float *gate, const float *up, uint32_t n,
+                                                      float *y) {
+    uint32_t i;
+    for (i = 0; i + 16 <= n; i += 16) {
+        __m512 g = _mm512_loadu_ps(gate + i);
+        __m512 e = dendp_exp2_avx512(_mm512_mul_ps(g, _mm512_set1_ps(-DENDP_LOG2E)));
+        __m512 s = _mm512_div_ps(g, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
+        _mm512_storeu_ps(y + i, _mm512_mul_ps(s, _mm512_loadu_ps(up + i)));
+    }
+    dendp_silu_mul_scalar(gate + i, up + i, n - i, y + i);
+}
+
+DENDP_TARGET_AVX512 static float dendp_softmax_avx512(float *s, uint32_t n, float *max_out) {
+    const __m512 limit = _mm512_set1_ps(0.5f * DENDP_MASKED);
+    __m512 sum = _mm512_setzero_ps(), m = _mm512_set1_ps(DENDP_MASKED);
+    float lane[16], max = DENDP_MASKED;
+    uint32_t i;
+    for (i = 0; i < n; i += 16) { /* a NaN loses */
+        m = dendp_max16(_mm512_loadu_ps(s + i), m);
+    }
+    _mm512_storeu_ps(lane, m);
+    for (i = 0; i < 16; i++) {
+        max = lane[i] > max ? lane[i] : max;
+    }
+    *max_out = max;
+    m = _mm512_set1_ps(max);
+    for (i = 0; i < n; i += 16) {
+        __m512 a = _mm512_loadu_ps(s + i);
+        __mmask16 seen = _mm512_cmp_ps_mask(a, limit, _CMP_GT_OQ);
+        a = _mm512_maskz_mov_ps(seen, dendp_exp2_avx512(_mm512_sub_ps(a, m)));
+        _mm512_storeu_ps(s + i, a);
+        sum = _mm512_add_ps(sum, a);
+    }
+    _mm512_storeu_ps(lane, sum);
+    return dendp_sum16(lane);
+}
+
+DENDP_TARGET_AVX512 static double dendp_sum_exp_avx512(const float *x, uint32_t n, float max) {
+    const __m512 m = _mm512_set1_ps(max), scale = _mm512_set1_ps(DENDP_LOG2E);
+    double sum = 0.0;
+    uint32_t i, j;
+    for (i = 0; i < n; i += 512) {
+        __m512 part = _mm512_setzero_ps();
+        float lane[16];
+        for (j = i; j + 16 <= n && j < i + 512; j += 16) {
+            __m512 e = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(x + j), m), scale);
+            part = _mm512_add_ps(part, dendp_exp2_avx512(e));
+        }
+        _mm512_storeu_ps(lane, part);
+        for (; j < n && j < i + 512; j++) {
+            lane[j % 16] += dendp_exp2((x[j] - max) * DENDP_LOG2E);
+        }
+        sum += (double)dendp_sum16(lane);
+    }
+    return sum;
+}
 #endif
 
 #if DENDP_ARM64
@@ -427,13 +530,19 @@ typedef struct dendp_vector_ops {
     double (*sum_exp)(const float *x, uint32_t n, float max);
 } dendp_vector_ops;
 
-/* DEFAULT = the best that this processor has; AVX-512 processors take the AVX2 form. */
+/* DEFAULT = the best that this processor has. */
 static const dendp_vector_ops *dendp_vector_ops_get(dend_isa isa) {
     static const dendp_vector_ops scalar = {dendp_rms_norm_scalar, dendp_silu_mul_scalar,
                                             dendp_softmax_scalar, dendp_sum_exp_scalar};
 #if DENDP_X86
     static const dendp_vector_ops avx2 = {dendp_rms_norm_avx2, dendp_silu_mul_avx2, dendp_softmax_avx2,
                                           dendp_sum_exp_avx2};
+    static const dendp_vector_ops avx512 = {dendp_rms_norm_avx512, dendp_silu_mul_avx512,
+                                            dendp_softmax_avx512, dendp_sum_exp_avx512};
+    if ((isa == DEND_ISA_DEFAULT || isa == DEND_ISA_AVX512) &&
+        (dendp_cpu_features() & DENDP_AVX512_NEEDS) == DENDP_AVX512_NEEDS) {
+        return &avx512;
+    }
     if (isa != DEND_ISA_SCALAR && (dendp_cpu_features() & DENDP_CPU_AVX2)) {
         return &avx2;
     }

@@ -28,6 +28,16 @@ static const dendp_tile_ops *dendp_tile_ops_get(dend_isa isa) {
         {dendp_score_f32_avx2, dendp_score_f16_avx2, dendp_score_q8_avx2},
         {dendp_add_v_f32_avx2, dendp_add_v_f16_avx2, dendp_add_v_q8_avx2},
     };
+    static const dendp_tile_ops avx512 = {
+        "avx512",
+        dendp_act_row_avx2,
+        {dendp_score_f32_avx512, dendp_score_f16_avx512, dendp_score_q8_avx512},
+        {dendp_add_v_f32_avx512, dendp_add_v_f16_avx512, dendp_add_v_q8_avx512},
+    };
+    if ((isa == DEND_ISA_DEFAULT || isa == DEND_ISA_AVX512) &&
+        (dendp_cpu_features() & DENDP_AVX512_NEEDS) == DENDP_AVX512_NEEDS) {
+        return &avx512;
+    }
     if (isa != DEND_ISA_SCALAR && (dendp_cpu_features() & DENDP_CPU_AVX2)) {
         return &avx2;
     }
