@@ -71,6 +71,11 @@ static DENDP_UNUSED uint32_t dendp_atomic_add(uint32_t *p, uint32_t v) {
     return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
 }
 
+/* Replaces *p by `to` if it is *from; else *from becomes what it is. May fail without cause. */
+static DENDP_UNUSED bool dendp_atomic_swap_if(uint32_t *p, uint32_t *from, uint32_t to) {
+    return __atomic_compare_exchange_n(p, from, to, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
 /* A hint to the processor that this is a spin loop. */
 static DENDP_UNUSED void dendp_pause(void) {
 #if DENDP_X86

@@ -10,10 +10,14 @@
  * because the next loop of a step follows within microseconds; then they park
  * on a condition variable, so that an idle engine costs nothing.
  *
- *     generation  odd steps of a counter: a new value means a new loop
- *     next        the next task to claim       done  workers that finished
+ *     left    tasks that nobody has claimed      done    tasks that are finished
  *
- * Tasks are claimed one at a time with an atomic add.
+ * A task is claimed by lowering `left` by one. The caller works too, and waits
+ * for tasks, not for threads: a worker that the system has put aside holds
+ * nobody up unless it sits on a task. Whoever has claimed a task keeps its loop
+ * from ending, and so may read what the loop is about (task, ctx, n_tasks) from
+ * then on, and not before; for the same reason it does no harm when a worker
+ * that comes late claims a task of the next loop.
  * ======================================================================== */
 
 #if !defined(DEND_NO_THREADS) && DENDP_POSIX
@@ -36,9 +40,8 @@ typedef struct dendp_pool {
     void *ctx;
     uint32_t n_tasks;
     /* Each of these is written by many threads: a line of its own. */
-    uint32_t next, pad0_[15];
-    uint32_t generation, pad1_[15];
-    uint32_t done, pad2_[15];
+    uint32_t left, pad0_[15];
+    uint32_t done, pad1_[15];
     uint32_t n_parked, stop;
 #if DENDP_THREADS
     uint32_t n_started;
@@ -49,49 +52,45 @@ typedef struct dendp_pool {
 } dendp_pool;
 
 #if DENDP_THREADS
-/* Claims and runs tasks until none is left. */
+/* Claims and runs tasks until none is left. Claims go from the last to the
+ * first, indices from the first to the last: memory is read upwards. */
 static void dendp_pool_work(dendp_pool *pool) {
-    for (;;) {
-        uint32_t i = dendp_atomic_add(&pool->next, 1);
-        if (i >= pool->n_tasks) {
-            return;
+    uint32_t left = dendp_atomic_load(&pool->left);
+    while (left > 0) {
+        if (dendp_atomic_swap_if(&pool->left, &left, left - 1)) {
+            pool->task(pool->ctx, pool->n_tasks - left);
+            dendp_atomic_add(&pool->done, 1);
+            left = dendp_atomic_load(&pool->left);
         }
-        pool->task(pool->ctx, i);
     }
 }
 
 static void *dendp_pool_main(void *arg) {
     dendp_pool *pool = (dendp_pool *)arg;
-    uint32_t seen = 0;
-    for (;;) {
+    while (!dendp_atomic_load(&pool->stop)) {
         uint32_t spins = 0;
-        while (dendp_atomic_load(&pool->generation) == seen) {
-            if (++spins < DENDP_SPINS) {
-                dendp_pause();
-                continue;
-            }
+        while (dendp_atomic_load(&pool->left) == 0 && spins < DENDP_SPINS) {
+            dendp_pause();
+            spins++;
+        }
+        if (spins == DENDP_SPINS) {
             pthread_mutex_lock(&pool->mutex);
             dendp_atomic_add(&pool->n_parked, 1);
-            while (dendp_atomic_add(&pool->generation, 0) == seen) {
+            while (dendp_atomic_add(&pool->left, 0) == 0 && !dendp_atomic_load(&pool->stop)) {
                 pthread_cond_wait(&pool->wake, &pool->mutex);
             }
             dendp_atomic_add(&pool->n_parked, UINT32_MAX);
             pthread_mutex_unlock(&pool->mutex);
         }
-        seen = dendp_atomic_load(&pool->generation);
-        if (dendp_atomic_load(&pool->stop)) {
-            return NULL;
-        }
         dendp_pool_work(pool);
-        dendp_atomic_add(&pool->done, 1);
     }
+    return NULL;
 }
 
-/* Starts a new generation and wakes whoever is parked. A worker counts itself
- * as parked before it looks at the generation for the last time, and we raise
- * the generation before we look at the count: one of the two sees the other. */
+/* Wakes whoever is parked. A worker counts itself as parked before it looks at
+ * `left` for the last time, and we raise `left` before we look at the count: one
+ * of the two sees the other. */
 static void dendp_pool_signal(dendp_pool *pool) {
-    dendp_atomic_add(&pool->generation, 1);
     if (dendp_atomic_add(&pool->n_parked, 0)) {
         pthread_mutex_lock(&pool->mutex);
         pthread_cond_broadcast(&pool->wake);
@@ -116,10 +115,10 @@ static void dendp_pool_run(dendp_pool *pool, dendp_task task, void *ctx, uint32_
         pool->ctx = ctx;
         pool->n_tasks = n_tasks;
         dendp_atomic_store(&pool->done, 0);
-        dendp_atomic_store(&pool->next, 0);
+        dendp_atomic_add(&pool->left, n_tasks); /* from 0 */
         dendp_pool_signal(pool);
         dendp_pool_work(pool);
-        while (dendp_atomic_load(&pool->done) != pool->n_started) {
+        while (dendp_atomic_load(&pool->done) != n_tasks) {
             if (++spins < DENDP_SPINS) {
                 dendp_pause();
             } else {
@@ -138,7 +137,7 @@ static void dendp_pool_close(dendp_pool *pool) {
 #if DENDP_THREADS
     if (pool->n_started) {
         uint32_t i;
-        dendp_atomic_store(&pool->stop, 1);
+        dendp_atomic_add(&pool->stop, 1);
         dendp_pool_signal(pool);
         for (i = 0; i < pool->n_started; i++) {
             pthread_join(pool->threads[i], NULL);

@@ -208,7 +208,8 @@ DENDP_TARGET_NEON DENDP_INLINE_NEON void dendp_rows_neon(const dendp_form form, 
 #undef DENDP_FIRST
                 DENDP_HIGH_AGAIN(0)
                 DENDP_HIGH_AGAIN(1)
-                DENDP_HIGH_AGAIN(2) DENDP_HIGH_AGAIN(3)
+                DENDP_HIGH_AGAIN(2)
+                DENDP_HIGH_AGAIN(3)
 #define DENDP_SECOND(r, j)                                                                                   \
     part[r] = vfmaq_f32(part[r], vcvtq_f32_s32(d[r]), two);                                                  \
     vst1q_f32(sum[r] + c, vfmaq_f32(vld1q_f32(sum[r] + c), part[r], vld1q_dup_f32(&a[r].scale)));
