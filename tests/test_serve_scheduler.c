@@ -607,6 +607,7 @@ static bool srv_on_chaos(void *user, dend_request_id id, int32_t token) {
         int32_t tokens[9];
         eng_tokens(&c->rng, tokens, 9);
         r = srv_request(seq, 8);
+        r.params.temperature = 3.0f;
         r.on_token = srv_on_chaos;
         r.user_data = c;
         r.priority = (int32_t)test_below(&c->rng, 3);
@@ -624,7 +625,7 @@ static bool srv_on_chaos(void *user, dend_request_id id, int32_t token) {
 
 static void test_serve_callbacks(void **state) {
     dend_model *model = eng_load(ENG_LLAMA_F32);
-    uint32_t seed, n_calls = 0;
+    uint32_t seed, n_calls = 0, n_begun = 0;
     (void)state;
     for (seed = 1; seed <= 20; seed++) {
         dend_engine_desc ed = eng_desc(model);
@@ -642,13 +643,25 @@ static void test_serve_callbacks(void **state) {
         ed.n_blocks = 8 + seed;
         e = eng_open(&ed);
         c.s = srv_open(e, 6, 1);
-        r = srv_request(eng_with(e, &token, 1), 8);
-        r.on_token = srv_on_chaos;
-        r.user_data = &c;
-        c.ids[c.n_ids++] = srv_submit(c.s, &r);
         do {
             uint32_t i;
             assert_true(++turns < 5000);
+            if (c.s->n_live == 0) { /* all that was begun has ended: everything away, and begin anew */
+                for (i = 0; i < 6; i++) {
+                    dend_request_id id;
+                    id.slot = i;
+                    id.generation = c.s->requests[i].generation;
+                    dend_scheduler_collect(c.s, id);
+                }
+                eng_all_free(e);
+                r = srv_request(eng_with(e, &token, 1), 8);
+                r.params.temperature = 3.0f;
+                r.on_token = srv_on_chaos;
+                r.user_data = &c;
+                c.ids[0] = srv_submit(c.s, &r);
+                c.n_ids = c.n_ids ? c.n_ids : 1;
+                n_begun++;
+            }
             status = dend_scheduler_step(c.s, test_below(&c.rng, 2) ? 50 : 0);
             srv_walk(c.s);
             if (status ==
@@ -662,7 +675,7 @@ static void test_serve_callbacks(void **state) {
                 status = DEND_PENDING;
             }
             assert_true(status == DEND_OK || status == DEND_PENDING);
-        } while (status == DEND_PENDING);
+        } while (status == DEND_PENDING || n_begun % 20 != 0);
         n_calls += c.n_calls;
         dend_scheduler_free(c.s);
         eng_all_free(e);
