@@ -233,7 +233,7 @@ static void srv_random_run(const dend_model *model, uint32_t seed, uint32_t *n_e
         srv_task_make(t, &rng, 1, 60, 25);
         if (test_below(&rng, 3) == 0) {
             uint32_t more = test_below(&rng, 3) * test_below(&rng, 20);
-            memcpy(t->prompt + n_trunk, t->prompt, more * sizeof(int32_t));
+            memmove(t->prompt + n_trunk, t->prompt, more * sizeof(int32_t));
             memcpy(t->prompt, prefix, n_trunk * sizeof(int32_t));
             t->n_prompt = n_trunk + more;
             t->seq = eng_fork(e, trunk);

@@ -494,7 +494,8 @@ DEND_API uint64_t dend_scheduler_quota(const dend_scheduler *scheduler, uint32_t
 /* Runs batches for all requests until none is live or budget_us microseconds
  * have passed (0 = no limit). Each call runs one batch at least, of one row at
  * least; later ones only if they are expected to end in time. Sequences without
- * a request are left alone.
+ * a request are left alone, except that those which share waiting tokens with a
+ * request's find them computed.
  * Returns: OK when no request is live; PENDING; NO_LOGITS when every logits row
  * is held by sequences without a request: release one and call again.
  * A request that finds no KV block waits while others go on. When all wait, the
