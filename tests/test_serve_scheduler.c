@@ -949,6 +949,44 @@ static void test_serve_aging(void **state) {
     dend_model_free(model);
 }
 
+/* One row a batch: a prompt has every fifth while a stream of its rank goes on, and none beside a higher one. */
+static void test_serve_patience(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc ed = eng_desc(model);
+    uint32_t higher;
+    (void)state;
+    ed.n_batch = 1;
+    ed.n_ctx = SRV_CTX;
+    for (higher = 0; higher < 2; higher++) {
+        dend_engine *e = eng_open(&ed);
+        dend_scheduler *s = srv_open(e, 4, 1);
+        static srv_task t[2];
+        test_rng rng;
+        uint32_t i;
+        rng.state = 84;
+        for (i = 0; i < 2; i++) {
+            srv_task_long(&t[i], &rng, &ed, i ? 50 : 5, 60);
+            t[i].seq = eng_with(e, t[i].prompt, t[i].n_prompt);
+        }
+        srv_task_submit(&t[0], s, higher ? 20 : 0);
+        while (t[0].n_told < 1) {
+            ASSERT_STATUS(DEND_PENDING, dend_scheduler_step(s, 1));
+        }
+        srv_task_submit(&t[1], s, 0);
+        for (i = 0; i < 50; i++) {
+            ASSERT_STATUS(DEND_PENDING, dend_scheduler_step(s, 1));
+        }
+        assert_int_equal(eng_info(e, t[1].seq).n_waiting, higher ? 50 : 40);
+        assert_int_equal(t[0].n_told, higher ? 51 : 41);
+        ASSERT_STATUS(DEND_OK, dend_scheduler_step(s, 0));
+        srv_task_check(&t[0]);
+        srv_task_check(&t[1]);
+        dend_scheduler_free(s);
+        dend_engine_free(e);
+    }
+    dend_model_free(model);
+}
+
 /* Streams go on while a long prompt is computed, in chunks of its share. */
 static void test_serve_chunks(void **state) {
     dend_model *model = eng_load(ENG_LLAMA_F32);
@@ -1187,12 +1225,13 @@ static void test_serve_info(void **state) {
 }
 
 static const struct CMUnitTest tests_serve_scheduler[] = {
-    cmocka_unit_test(test_serve_alone),  cmocka_unit_test(test_serve_desc),
-    cmocka_unit_test(test_serve_memory), cmocka_unit_test(test_serve_handles),
-    cmocka_unit_test(test_serve_stale),  cmocka_unit_test(test_serve_callbacks),
-    cmocka_unit_test(test_serve_logits), cmocka_unit_test(test_serve_forks),
-    cmocka_unit_test(test_serve_blocks), cmocka_unit_test(test_serve_priority),
-    cmocka_unit_test(test_serve_aging),  cmocka_unit_test(test_serve_chunks),
-    cmocka_unit_test(test_serve_pace),   cmocka_unit_test(test_serve_deadline),
-    cmocka_unit_test(test_serve_quota),  cmocka_unit_test(test_serve_info),
+    cmocka_unit_test(test_serve_alone),    cmocka_unit_test(test_serve_desc),
+    cmocka_unit_test(test_serve_memory),   cmocka_unit_test(test_serve_handles),
+    cmocka_unit_test(test_serve_stale),    cmocka_unit_test(test_serve_callbacks),
+    cmocka_unit_test(test_serve_logits),   cmocka_unit_test(test_serve_forks),
+    cmocka_unit_test(test_serve_blocks),   cmocka_unit_test(test_serve_priority),
+    cmocka_unit_test(test_serve_aging),    cmocka_unit_test(test_serve_patience),
+    cmocka_unit_test(test_serve_chunks),   cmocka_unit_test(test_serve_pace),
+    cmocka_unit_test(test_serve_deadline), cmocka_unit_test(test_serve_quota),
+    cmocka_unit_test(test_serve_info),
 };

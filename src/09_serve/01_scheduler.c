@@ -14,7 +14,9 @@
  * ORDER.  rank = priority + batches waited / 16. Higher ranks go first; then
  * single rows before prompts; then, among single rows, whoever has waited
  * longest, and among prompts, whoever came first. A prompt takes no more than
- * its share of a batch in which single rows ask too. So nobody starves: if the
+ * its share of a batch in which single rows ask too; when single rows have
+ * filled four batches, the fifth has a row for the first prompt of their rank.
+ * So nobody starves: if the
  * others' priorities lie at most d above a request's, and n requests are live,
  * it has a row after at most 16 (d + 1) + n batches. (By then it outranks each
  * of them from that one's next row on, and their waiting counts no faster.)
@@ -39,7 +41,8 @@
  * calls back walks a copy of the list and looks again at whom it finds.
  * ======================================================================== */
 
-#define DENDP_SERVE_AGING 16 /* batches of waiting that are worth one level of priority */
+#define DENDP_SERVE_AGING 16   /* batches of waiting that are worth one level of priority */
+#define DENDP_SERVE_PATIENCE 4 /* batches without a prompt's row, while one waits */
 #define DENDP_SERVE_MOST_PRIORITY 100
 #define DENDP_SERVE_FIRST_ROWS 8 /* of a batch with a time limit before anything was timed */
 
@@ -81,6 +84,7 @@ struct dend_scheduler {
     uint64_t *quota;         /* [n_users] */
     uint32_t n_live, first_free;
     uint64_t n_submitted, n_batches;
+    uint64_t last_prompt; /* batch that took rows of a prompt last, or that was over when none waited */
     dendp_pace pace;
     bool running;
 };
@@ -578,16 +582,24 @@ static void dendp_serve_served(dend_scheduler *s, dendp_request *q) {
 static void dendp_serve_gather(dend_scheduler *s, uint32_t T, dendp_serve_batch *b) {
     dend_engine *e = s->engine;
     dendp_cache *c = &e->cache;
-    uint32_t i, room = T; /* for prompts */
+    const dendp_request *prompt = NULL;       /* the first one */
+    uint32_t i, kept, n_single = 0, room = T; /* rows kept for it; rows that prompts may take */
     memset(b, 0, sizeof *b);
     b->n_order = dendp_serve_sort(s);
-    for (i = 0; i < b->n_order && room == T; i++) {
+    for (i = 0; i < b->n_order; i++) {
         const dendp_request *q = &s->requests[s->order[i]];
-        if (q->single && !q->holds) {
-            room = dendp_max_u32(1, (uint32_t)((uint64_t)T * s->desc.prefill_share / 100));
-            break;
+        n_single += q->single && !q->holds;
+        if (!q->single && !q->holds && !prompt) {
+            prompt = q;
         }
     }
+    if (n_single > 0) {
+        room = dendp_max_u32(1, (uint32_t)((uint64_t)T * s->desc.prefill_share / 100));
+    }
+    if (!prompt) {
+        s->last_prompt = s->n_batches;
+    }
+    kept = prompt && s->n_batches - s->last_prompt >= DENDP_SERVE_PATIENCE ? 1 : 0;
     for (i = 0; i < b->n_order && b->n < T; i++) {
         dendp_request *q = &s->requests[s->order[i]];
         const dendp_slot *slot = dendp_cache_slot(c, q->desc.seq);
@@ -608,7 +620,7 @@ static void dendp_serve_gather(dend_scheduler *s, uint32_t T, dendp_serve_batch 
             b->unsettled = true;
             continue;
         }
-        if (most == 0) {
+        if (most == 0 || (q->single && kept && q->rank == prompt->rank && b->n + kept >= T)) {
             continue;
         }
         r->want_logits = true;
@@ -619,7 +631,11 @@ static void dendp_serve_gather(dend_scheduler *s, uint32_t T, dendp_serve_batch 
         if (b->n > before) {
             s->stamps[slot->record] = s->n_batches + 1;
             dendp_serve_served(s, q);
-            room -= q->single ? 0 : b->n - before;
+            if (!q->single) {
+                room -= b->n - before;
+                kept = 0;
+                s->last_prompt = s->n_batches + 1;
+            }
         }
     }
 }
