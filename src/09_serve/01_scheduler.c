@@ -16,10 +16,11 @@
  * longest, and among prompts, whoever came first. A prompt takes no more than
  * its share of a batch in which single rows ask too; when single rows have
  * filled four batches, the fifth has a row for the first prompt of their rank.
- * So nobody starves: if the
- * others' priorities lie at most d above a request's, and n requests are live,
- * it has a row after at most 16 (d + 1) + n batches. (By then it outranks each
- * of them from that one's next row on, and their waiting counts no faster.)
+ * So nobody starves: if the others' priorities lie at most d above a request's,
+ * and n requests are live, it has a row after at most 16 (d + 1) + n batches,
+ * unless it lacks a KV block, or sequences without a request hold all logits
+ * rows. (By then it outranks each of the others from that one's next row on, and
+ * their waiting counts no faster.)
  *
  * TIME.  The cost of a batch of n rows is taken to be pass + n * row. Both come
  * from a least-squares line through past batches, of which each weighs a tenth
@@ -32,9 +33,10 @@
  * which. A request ends with what dend_next alone would have said, or earlier.
  *
  * WANT.  Logits rows go from hand to hand: after settling no request holds one,
- * and where rows are short, no fork that a request shares its state with. A token that finds no KV block is held by its request and
- * tried again before each batch. The quota counts generated tokens, not rows:
- * who computes a shared prefix is chance, and must not be billed.
+ * and where rows are short, no fork that a request shares its state with. A
+ * token that finds no KV block is held by its request and tried again before
+ * each batch. The quota counts generated tokens, not rows: who computes a shared
+ * prefix is chance, and must not be billed.
  *
  * Requests are in a list without order; each batch ranks and heap-sorts them.
  * Between gathering and the end of a pass no callback runs, and every walk that
