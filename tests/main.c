@@ -20,6 +20,7 @@
 #include "test_engine_goldens.c"
 #include "test_engine_api.c"
 #include "test_engine_plan.c"
+#include "test_serve_scheduler.c"
 
 #define RUN(group) n_failed += cmocka_run_group_tests_name(#group, tests_##group, NULL, NULL)
 
@@ -40,5 +41,6 @@ int main(int argc, char **argv) {
     RUN(engine_goldens);
     RUN(engine_api);
     RUN(engine_plan);
+    RUN(serve_scheduler);
     return n_failed != 0;
 }

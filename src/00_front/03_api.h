@@ -5,8 +5,8 @@
  * success, negative is an error after which nothing has changed (dend_step and
  * dend_next may have computed waiting tokens before it), positive is news
  * (DEND_PENDING, DEND_END). Sizes are size_t, counts uint32_t, tokens
- * int32_t. A NULL or zeroed description means defaults. Handles (dend_seq)
- * are values; a handle used after its drop gives DEND_ERR_STALE.
+ * int32_t. A NULL or zeroed description means defaults. Handles (dend_seq,
+ * dend_request_id) are values; a handle used after its drop gives DEND_ERR_STALE.
  *
  * Threads.  A dend_model is immutable and may be shared by engines and
  * threads. An engine serves one caller at a time.
@@ -26,7 +26,7 @@
     X(DEND_ERR_IO, -3, "file cannot be read")                                                                \
     X(DEND_ERR_FORMAT, -4, "malformed file")                                                                 \
     X(DEND_ERR_UNSUPPORTED, -5, "valid, but not supported")                                                  \
-    X(DEND_ERR_STALE, -6, "handle of a dropped sequence")                                                    \
+    X(DEND_ERR_STALE, -6, "handle of a dropped sequence or a collected request")                             \
     X(DEND_ERR_NO_BLOCKS, -7, "out of KV blocks")                                                            \
     X(DEND_ERR_NO_SEQUENCES, -8, "out of sequence slots")                                                    \
     X(DEND_ERR_CONTEXT_FULL, -9, "the sequence would exceed its context")                                    \
@@ -34,7 +34,11 @@
     X(DEND_ERR_TOKEN, -11, "token id out of range")                                                          \
     X(DEND_ERR_WAITING, -12, "the sequence has tokens that no step has processed yet")                       \
     X(DEND_ERR_BUFFER, -13, "buffer too small")                                                              \
-    X(DEND_ERR_THREADS, -14, "threads cannot be started")
+    X(DEND_ERR_THREADS, -14, "threads cannot be started")                                                    \
+    X(DEND_ERR_QUOTA, -15, "the account has no tokens left")                                                 \
+    X(DEND_ERR_CANCELLED, -16, "cancelled")                                                                  \
+    X(DEND_ERR_DEADLINE, -17, "the deadline has passed")                                                     \
+    X(DEND_ERR_NO_REQUESTS, -18, "out of request slots")
 
 typedef enum dend_status {
 #define DEND_STATUS_ENUM(name, value, text) name = value,
@@ -386,3 +390,116 @@ DEND_API const float *dend_tree_logits(const dend_engine *engine, uint32_t tree,
  * tree, and only while its sequence is as it was.
  * Returns: OK, STALE, ARGUMENT, NO_BLOCKS. */
 DEND_API dend_status dend_tree_accept(dend_engine *engine, uint32_t tree, uint32_t row);
+
+/* --------------------------------------------------------------------------
+ * Scheduler: many requests on one engine, in common batches
+ *
+ * A request is a sequence that is to be continued. The scheduler drives it to
+ * its end; the caller keeps the sequence, may read and fork it at any time, and
+ * drops it when it likes. Tokens are those of dend_next on the sequence alone,
+ * bit for bit, whatever else runs, in which order, and with how much time.
+ * ------------------------------------------------------------------------ */
+
+typedef struct dend_scheduler dend_scheduler;
+
+typedef struct dend_scheduler_desc {
+    uint32_t canary_begin_; /* leave zero */
+    dend_engine *engine;    /* must outlive the scheduler */
+    uint32_t n_requests;    /* requests that are not collected yet, at most; 0 = 64 */
+    uint32_t n_users;       /* accounts with a quota; 0 = 1 */
+    /* Percent of a batch's rows that prompts may take from tokens that are being
+     * generated, 1 to 100; 0 = 50. One row at least. */
+    uint32_t prefill_share;
+    dend_allocator allocator; /* zeroed = the engine's */
+    uint32_t canary_end_;     /* leave zero */
+} dend_scheduler_desc;
+
+/* A request by value. Zero is never valid. */
+typedef struct dend_request_id {
+    uint32_t slot;
+    uint32_t generation;
+} dend_request_id;
+
+/* What is asked for. Zeroed but for seq: greedy, until the model ends it. */
+typedef struct dend_request {
+    dend_seq seq;              /* holds the prompt, at least one token */
+    dend_sample_params params; /* read when submitted */
+    uint32_t max_tokens;       /* 0 = until the end, or until the context is full */
+    int32_t priority;          /* -100 to 100, higher first */
+    uint32_t user;             /* account, below n_users */
+    uint64_t deadline_us;      /* microseconds after submission; 0 = none */
+    /* Called for each token, once appended; false ends the request with DEND_OK.
+     * It may call anything but dend_scheduler_step and the two free functions. */
+    bool (*on_token)(void *user_data, dend_request_id id, int32_t token);
+    void *user_data;
+} dend_request;
+
+typedef enum dend_request_state {
+    DEND_REQUEST_QUEUED = 0, /* no batch has served it yet */
+    DEND_REQUEST_PREFILL,    /* its prompt is being computed */
+    DEND_REQUEST_DECODE,     /* it has a first token */
+    DEND_REQUEST_DONE
+} dend_request_state;
+
+typedef struct dend_request_info {
+    dend_request_state state;
+    /* PENDING until done. Then OK: max_tokens, or on_token said so; END: the
+     * model ended it; CONTEXT_FULL; QUOTA; CANCELLED; DEADLINE; STALE: its
+     * sequence was dropped; NO_BLOCKS; NO_LOGITS: its sequence was emptied. */
+    dend_status status;
+    dend_seq seq;
+    uint32_t n_prompt;       /* tokens when submitted */
+    uint32_t n_generated;    /* tokens since */
+    uint64_t queue_us;       /* from submission to the first batch that served it, or until now */
+    uint64_t first_token_us; /* from submission to the first token; 0 = none yet */
+    uint64_t total_us;       /* from submission to the end, or until now */
+    float tokens_per_s;      /* from the first token to the last; 0 = fewer than two */
+} dend_request_info;
+
+/* Fills in every default of *desc, in place, and checks it.
+ * Returns: OK; ARGUMENT (*desc is then unchanged). */
+DEND_API dend_status dend_scheduler_resolve(dend_scheduler_desc *desc, dend_error *err);
+/* Bytes that a scheduler of this description will hold: exactly what create
+ * asks the allocator for.  Returns: as dend_scheduler_resolve; MEMORY when the size overflows. */
+DEND_API dend_status dend_scheduler_plan(const dend_scheduler_desc *desc, uint64_t *n_bytes, dend_error *err);
+/* Makes a scheduler in one allocation; running it allocates nothing more.
+ * Returns: OK, ARGUMENT, MEMORY.  Owns: *out, free with dend_scheduler_free. */
+DEND_API dend_status dend_scheduler_create(const dend_scheduler_desc *desc, dend_scheduler **out,
+                                           dend_error *err);
+/* Its requests are gone, their sequences stay as they are. NULL is fine. */
+DEND_API void dend_scheduler_free(dend_scheduler *scheduler);
+
+/* Queues a request; a copy of *request is kept. A sequence serves one live
+ * request at a time.  Returns: OK, ARGUMENT, STALE (the sequence), NO_REQUESTS.  Cost: O(1). */
+DEND_API dend_status dend_scheduler_submit(dend_scheduler *scheduler, const dend_request *request,
+                                           dend_request_id *out);
+/* Ends a request with DEND_ERR_CANCELLED; one that is done stays as it is.
+ * Returns: OK, STALE.  Cost: O(1). */
+DEND_API dend_status dend_scheduler_cancel(dend_scheduler *scheduler, dend_request_id id);
+/* Frees the slot of a request that is done; its handle is stale from now on.
+ * Returns: OK, STALE, ARGUMENT (not done).  Cost: O(1). */
+DEND_API dend_status dend_scheduler_collect(dend_scheduler *scheduler, dend_request_id id);
+/* Fills in *out.  Returns: OK, STALE.  Cost: O(1). */
+DEND_API dend_status dend_scheduler_request_info(const dend_scheduler *scheduler, dend_request_id id,
+                                                 dend_request_info *out);
+
+/* Sets how many tokens the requests of an account may still generate;
+ * UINT64_MAX = without limit, as all accounts begin. Call it regularly for a
+ * rate. A request whose account has none left ends with DEND_ERR_QUOTA, before
+ * anything more is computed for it.  Returns: OK, ARGUMENT.  Cost: O(1). */
+DEND_API dend_status dend_scheduler_set_quota(dend_scheduler *scheduler, uint32_t user, uint64_t n_tokens);
+/* What is left of it; 0 for accounts that there are not. */
+DEND_API uint64_t dend_scheduler_quota(const dend_scheduler *scheduler, uint32_t user);
+
+/* Runs batches for all requests until none is live or budget_us microseconds
+ * have passed (0 = no limit). Each call runs one batch at least, of one row at
+ * least; later ones only if they are expected to end in time. Sequences without
+ * a request are left alone, except that those which share waiting tokens with a
+ * request's find them computed.
+ * Returns: OK when no request is live; PENDING; NO_LOGITS when every logits row
+ * is held by sequences without a request: release one and call again.
+ * A request that finds no KV block waits while others go on. When all wait, the
+ * last in order ends with DEND_ERR_NO_BLOCKS and the call returns, so that the
+ * caller can drop sequences.
+ * Cost: beside the model, O(n log n) a batch for n live requests. */
+DEND_API dend_status dend_scheduler_step(dend_scheduler *scheduler, uint64_t budget_us);

@@ -213,7 +213,7 @@ DENDP_TARGET_NEON DENDP_INLINE_NEON void dendp_rows_neon(const dendp_form form, 
 #define DENDP_SECOND(r, j)                                                                                   \
     part[r] = vfmaq_f32(part[r], vcvtq_f32_s32(d[r]), two);                                                  \
     vst1q_f32(sum[r] + c, vfmaq_f32(vld1q_f32(sum[r] + c), part[r], vld1q_dup_f32(&a[r].scale)));
-                    DENDP_EACH8_NEON(R, DENDP_SECOND, 0)
+                DENDP_EACH8_NEON(R, DENDP_SECOND, 0)
 #undef DENDP_SECOND
             } else {
                 DENDP_LOW(0)

@@ -442,8 +442,9 @@ DEND_IMPL void *dend_seq_user(const dend_engine *engine, dend_seq seq) {
 
 /* -- step ------------------------------------------------------------------------ */
 
-/* Adds up to `most` waiting rows of a record to the batch. Tokens that end the
- * waiting run ask for logits, if a logits row can be had; false when not. */
+/* Adds up to `most` waiting rows of a record to the batch, once a batch. Tokens
+ * that end the waiting run ask for logits; false when all that it lacks is a
+ * logits row, and none can be had. */
 static bool dendp_step_take(dend_engine *e, uint32_t id, uint32_t most, uint32_t *n) {
     dendp_cache *c = &e->cache;
     dendp_record *r = &c->records[id];
@@ -514,6 +515,12 @@ static void dendp_step_commit(dend_engine *e, uint32_t n) {
     e->n_rows += n;
 }
 
+/* Computes the first n of e->rows, as dendp_step_take has filled them in. */
+static void dendp_step_run(dend_engine *e, uint32_t n) {
+    dendp_forward_run(&e->forward, e->rows, n, e->logits);
+    dendp_step_commit(e, n);
+}
+
 DEND_IMPL dend_status dend_step(dend_engine *engine, uint64_t budget_us) {
     uint64_t start = budget_us ? dendp_now_ns() : 0;
     if (!engine) {
@@ -526,8 +533,7 @@ DEND_IMPL dend_status dend_step(dend_engine *engine, uint64_t budget_us) {
         if (n == 0) {
             return starved ? DEND_ERR_NO_LOGITS : DEND_OK;
         }
-        dendp_forward_run(&engine->forward, engine->rows, n, engine->logits);
-        dendp_step_commit(engine, n);
+        dendp_step_run(engine, n);
         if (budget_us && engine->cache.first_waiting != DENDP_NONE &&
             (dendp_now_ns() - start) / 1000u >= budget_us) {
             return DEND_PENDING;
