@@ -26,6 +26,7 @@ MODEL  ?= $(SMOLLM2)
 OUT    ?=
 N      ?=
 PEERS  ?=
+ONLY   ?=
 
 # The checks that name both compilers use these.
 GCC     ?= gcc
@@ -71,9 +72,9 @@ help: ## this list
 	@printf 'Variables\n'
 	@printf '  CC=%s CXX=%s CFLAGS="%s" PYTHON=%s\n' '$(CC)' '$(CXX)' '$(CFLAGS)' '$(PYTHON)'
 	@printf '  MODEL=%s  (run, hello: the GGUF file)\n' '$(MODEL)'
-	@printf '  OUT=file.json  (bench-fork, bench-peers: where the result goes)\n'
-	@printf '  N=number       (run: branches; bench-matmul, bench-peers: rounds; fuzz-run: seconds for each target)\n'
-	@printf '  PEERS=folder   (bench-peers: builds of other engines)\n'
+	@printf '  OUT=file.json  (bench, bench-fork: where the result goes)\n'
+	@printf '  N=number       (run: branches; bench, bench-matmul: rounds; fuzz-run: seconds for each target)\n'
+	@printf '  PEERS=folder   (bench: builds of other engines)   ONLY=models or rows (bench)\n'
 
 # ---- the header ---------------------------------------------------------------------------------
 
@@ -293,7 +294,7 @@ $(call bench_binary,$(1)): bench/$(1).c $(wildcard bench/*.h) dendrite.h | build
 endef
 $(foreach b,$(BENCHES),$(eval $(call bench_rule,$(b))))
 
-.PHONY: examples benches run hello bench-fork bench-matmul bench-peers
+.PHONY: examples benches run hello bench bench-attention bench-fork bench-matmul
 examples: $(EXAMPLES:%=build/%) ## build every file of examples/
 
 benches: $(foreach b,$(BENCHES),$(call bench_binary,$(b))) ## build every file of bench/
@@ -310,8 +311,11 @@ bench-fork: build/bench_fork ## time and memory of forks, appends, rewinds and d
 bench-matmul: build/bench_matmul ## each matmul kernel beside what the machine can do; N applies
 	build/bench_matmul $(N)
 
-bench-peers: build/bench_engine ## the engine beside other engines' builds in PEERS; N (rounds) and OUT apply
-	$(PYTHON) tools/bench_peers.py --dendrite build/bench_engine $(if $(PEERS),--peers "$(PEERS)") $(if $(N),--rounds $(N)) \
+bench-attention: build/bench_attention ## attention in cycles for 16 keys and a query head; N (samples) applies
+	build/bench_attention $(N)
+
+bench: build/bench_engine build/bench_attention ## the whole table beside other engines' builds in PEERS; N (rounds), ONLY, OUT apply
+	$(PYTHON) tools/bench.py $(if $(PEERS),--peers "$(PEERS)") $(if $(N),--rounds $(N)) $(if $(ONLY),--only "$(ONLY)") \
 	    $(if $(OUT),--out "$(OUT)")
 
 # ---- goldens ------------------------------------------------------------------------------------

@@ -9,6 +9,11 @@
  *     branches B CTX N   N tokens on each of B branches of CTX tokens  -> tokens/s, all together
  *     rows R N           N steps of R rows (R branches, short context) -> milliseconds a step
  *     probe              read bandwidth of all threads                 -> GB/s
+ *     peak               products of bytes from registers, all threads -> GMAC/s
+ *     region N           N empty parallel loops                        -> microseconds a loop
+ *
+ * The first line says what a step has to do: the bytes of weights that it reads, multiply-adds a row (layers,
+ * head), and the bytes of K and V of one position.
  */
 #define DENDRITE_IMPLEMENTATION
 #include "dendrite.h"
@@ -141,21 +146,133 @@ static double bench_branches(bench *b, uint32_t n_seqs, uint32_t ctx, uint32_t n
 
 #define PROBE_TASKS 64u
 
-static void bench_probe_task(void *ctx, uint32_t index) {
-    bench *b = (bench *)ctx;
-    const uint64_t *p =
-        (const uint64_t *)(const void *)(b->probe + (size_t)index * (PROBE_BYTES / PROBE_TASKS));
+#if DENDP_X86
+DENDP_TARGET_AVX2 static uint64_t bench_read(const unsigned char *p, size_t n) {
+    __m256i a = _mm256_setzero_si256(), b = a;
+    size_t i;
+    for (i = 0; i + 128 <= n; i += 128) {
+        _mm_prefetch((const char *)p + i + DENDP_PREFETCH, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + i + DENDP_PREFETCH + 64, _MM_HINT_T0);
+        a = _mm256_add_epi64(a, _mm256_add_epi64(dendp_load256(p + i), dendp_load256(p + i + 32)));
+        b = _mm256_add_epi64(b, _mm256_add_epi64(dendp_load256(p + i + 64), dendp_load256(p + i + 96)));
+    }
+    a = _mm256_add_epi64(a, b);
+    return (uint64_t)_mm256_extract_epi64(a, 0) + (uint64_t)_mm256_extract_epi64(a, 3);
+}
+#else
+static uint64_t bench_read(const unsigned char *p, size_t n) {
     uint64_t s[8] = {0};
-    size_t i, k, n = PROBE_BYTES / PROBE_TASKS / sizeof *p;
-    for (i = 0; i < n; i += 64) {
+    size_t i, k;
+    for (i = 0; i + 512 <= n; i += 512) {
         for (k = 0; k < 8; k++) { /* one word of every cache line: the lines are what is read */
-            s[k] += p[i + k * 8];
+            s[k] += p[i + k * 64];
         }
     }
-    for (k = 1; k < 8; k++) {
-        s[0] += s[k];
+    return s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+}
+#endif
+
+static void bench_probe_task(void *ctx, uint32_t index) {
+    bench *b = (bench *)ctx;
+    size_t n = PROBE_BYTES / PROBE_TASKS;
+    __atomic_fetch_add(&b->probe_sum, bench_read(b->probe + index * n, n), __ATOMIC_RELAXED);
+}
+
+/* -- products of bytes from registers, with the instruction that the kernels use -- */
+
+#define PEAK_LOOPS 100000u
+
+/* Eight sums that a compiler cannot know to be equal. */
+#define PEAK_EIGHT(M) M(0) M(1) M(2) M(3) M(4) M(5) M(6) M(7)
+
+#if DENDP_X86
+DENDP_TARGET_AVX2 static uint64_t bench_products_avx2(void) {
+    __m256i x = _mm256_set1_epi8(1), s0 = x, s1 = x, s2 = x, s3 = x, s4 = x, s5 = x, s6 = x, s7 = x;
+    uint32_t i;
+    for (i = 0; i < PEAK_LOOPS; i++) {
+#define PEAK_STEP(k) s##k = _mm256_maddubs_epi16(s##k, x);
+        PEAK_EIGHT(PEAK_STEP)
+#undef PEAK_STEP
+        __asm__ volatile("" : "+x"(s0), "+x"(s1), "+x"(s2), "+x"(s3), "+x"(s4), "+x"(s5), "+x"(s6), "+x"(s7));
     }
-    __atomic_fetch_add(&b->probe_sum, s[0], __ATOMIC_RELAXED);
+    s0 = _mm256_add_epi8(_mm256_add_epi8(s0, s1), _mm256_add_epi8(s2, s3));
+    s4 = _mm256_add_epi8(_mm256_add_epi8(s4, s5), _mm256_add_epi8(s6, s7));
+    return (uint64_t)_mm256_extract_epi64(_mm256_add_epi8(s0, s4), 0);
+}
+
+DENDP_TARGET_AVX512 static uint64_t bench_products_avx512(void) {
+    __m512i x = _mm512_set1_epi8(1), s0 = x, s1 = x, s2 = x, s3 = x, s4 = x, s5 = x, s6 = x, s7 = x;
+    uint32_t i;
+    for (i = 0; i < PEAK_LOOPS; i++) {
+#define PEAK_STEP(k) s##k = _mm512_dpbusd_epi32(s##k, x, x);
+        PEAK_EIGHT(PEAK_STEP)
+#undef PEAK_STEP
+        __asm__ volatile("" : "+v"(s0), "+v"(s1), "+v"(s2), "+v"(s3), "+v"(s4), "+v"(s5), "+v"(s6), "+v"(s7));
+    }
+    s0 = _mm512_add_epi32(_mm512_add_epi32(s0, s1), _mm512_add_epi32(s2, s3));
+    s4 = _mm512_add_epi32(_mm512_add_epi32(s4, s5), _mm512_add_epi32(s6, s7));
+    return (uint64_t)_mm_cvtsi128_si64(_mm512_castsi512_si128(_mm512_add_epi32(s0, s4)));
+}
+#endif
+
+static void bench_peak_task(void *ctx, uint32_t index) {
+    bench *b = (bench *)ctx;
+    uint64_t sum = index;
+#if DENDP_X86
+    if (b->engine->cpu.kernels->isa == DEND_ISA_AVX512) {
+        sum += bench_products_avx512();
+    } else if (b->engine->cpu.kernels->isa != DEND_ISA_SCALAR) {
+        sum += bench_products_avx2();
+    }
+#endif
+    __atomic_fetch_add(&b->probe_sum, sum, __ATOMIC_RELAXED);
+}
+
+/* 0 where this program knows no such instruction. */
+static double bench_peak(bench *b) {
+    dend_isa isa = b->engine->cpu.kernels->isa;
+    double lanes = isa == DEND_ISA_AVX512 ? 64 : isa == DEND_ISA_AVX2 || isa == DEND_ISA_AVX_VNNI ? 32 : 0;
+    uint32_t tasks = b->engine->pool.n_threads * 4;
+    uint64_t start = dendp_now_ns();
+    dendp_pool_run(&b->engine->pool, bench_peak_task, b, tasks);
+    return 8.0 * PEAK_LOOPS * lanes * tasks / bench_seconds(start) * 1e-9;
+}
+
+static void bench_empty_task(void *ctx, uint32_t index) {
+    (void)ctx;
+    (void)index;
+}
+
+static double bench_region(bench *b, uint32_t n) {
+    uint64_t start;
+    uint32_t i;
+    dendp_pool_run(&b->engine->pool, bench_empty_task, b, b->engine->pool.n_threads); /* wakes them */
+    start = dendp_now_ns();
+    for (i = 0; i < n; i++) {
+        dendp_pool_run(&b->engine->pool, bench_empty_task, b, b->engine->pool.n_threads);
+    }
+    return bench_seconds(start) * 1e6 / n;
+}
+
+/* What a step has to do, for the first line. */
+static void bench_sizes(const bench *b, double *bytes, double *macs, double *head_macs, double *kv_bytes) {
+    const dend_model *m = b->model;
+    uint32_t i, k;
+    *macs = *bytes = 0;
+    for (i = 0; i < m->config.n_layers; i++) {
+        const dendp_layer *l = &m->layers[i];
+        const dendp_panels *all[7];
+        all[0] = &l->q, all[1] = &l->k, all[2] = &l->v, all[3] = &l->o;
+        all[4] = &l->gate, all[5] = &l->up, all[6] = &l->down;
+        for (k = 0; k < 7; k++) {
+            *macs += (double)all[k]->n_rows * all[k]->k;
+            *bytes += (double)all[k]->n_panels * (double)all[k]->panel_bytes;
+        }
+    }
+    *head_macs = (double)m->head.n_rows * m->head.k;
+    *bytes += (double)m->head.n_panels * (double)m->head.panel_bytes;
+    *kv_bytes = (double)b->engine->cache.groups[0].tile_bytes / DENDP_TILE * m->config.n_kv_heads *
+                m->config.n_layers;
 }
 
 static double bench_probe(bench *b) {
@@ -180,6 +297,10 @@ static void bench_command(bench *b, const char *line) {
         result = result > 0 ? 1e3 * x / result : -1;
     } else if (strncmp(line, "probe", 5) == 0) {
         result = bench_probe(b);
+    } else if (strncmp(line, "peak", 4) == 0) {
+        result = bench_peak(b);
+    } else if (sscanf(line, "region %u", &x) == 1) {
+        result = bench_region(b, x);
     }
     printf("%.4f\n", result);
     fflush(stdout);
@@ -191,6 +312,7 @@ int main(int argc, char **argv) {
     dend_engine_desc ed;
     dend_error error;
     char line[256];
+    double bytes, macs, head_macs, kv_bytes;
     int i;
     memset(&b, 0, sizeof b);
     memset(&md, 0, sizeof md);
@@ -222,8 +344,9 @@ int main(int argc, char **argv) {
     }
     memset(b.probe, 1, PROBE_BYTES);
     dend_model_get_info(b.model, &b.info);
-    printf("ready %s %u threads, weights %.1f MB\n", b.engine->cpu.kernels->name, b.engine->pool.n_threads,
-           (double)b.info.weight_bytes * 1e-6);
+    bench_sizes(&b, &bytes, &macs, &head_macs, &kv_bytes);
+    printf("ready %s %u threads bytes %.0f macs %.0f head_macs %.0f kv_bytes %.0f\n",
+           b.engine->cpu.kernels->name, b.engine->pool.n_threads, bytes, macs, head_macs, kv_bytes);
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
         bench_command(&b, line);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds llama.cpp, the engine that `make bench-peers PEERS=DIR` measures beside dendrite, from the source package of
+# Builds llama.cpp, the engine that `make bench PEERS=DIR` measures beside dendrite, from the source package of
 # llama-cpp-python (MIT licence) on PyPI. About 4 minutes on two cores; the binaries end in DIR/llama/bin.
 #
 #   tools/build_peers.sh DIR
