@@ -49,25 +49,24 @@ static void bench_attend(const bench_work *b, uint32_t row, uint32_t segment) {
         q = queries;
     }
     for (tile = 0; tile < n_tiles; tile++) {
-        if (tile + DENDP_TILES_AHEAD < n_tiles) {
-            dendp_fetch_ahead(tiles + (tile + DENDP_TILES_AHEAD) * b->tile_bytes, b->k_bytes);
-        }
-        b->codec.score_tile(tiles + tile * b->tile_bytes, d, q, b->g, s + tile * DENDP_TILE, DENDP_SEGMENT);
+        uint32_t later = tile + DENDP_TILES_AHEAD;
+        const unsigned char *ahead = later < n_tiles ? tiles + later * b->tile_bytes
+                                                     : tiles + (later - n_tiles) * b->tile_bytes + b->k_bytes;
+        b->codec.score_tile(tiles + tile * b->tile_bytes, ahead, d, q, b->g, s + tile * DENDP_TILE,
+                            DENDP_SEGMENT);
     }
     for (i = 0; i < b->g; i++) {
         b->ops->softmax(s + (size_t)i * DENDP_SEGMENT, DENDP_SEGMENT, &max);
     }
     for (tile = 0; tile < n_tiles; tile += DENDP_CHUNK_TILES) {
         static const uint16_t all[DENDP_CHUNK_TILES] = {0xffff, 0xffff, 0xffff, 0xffff};
-        const void *v[DENDP_CHUNK_TILES];
+        const void *v[DENDP_CHUNK_TILES], *ahead[DENDP_CHUNK_TILES];
         for (n = 0; n < DENDP_CHUNK_TILES; n++) {
             const unsigned char *t = tiles + (tile + n) * b->tile_bytes + b->k_bytes;
-            if (tile + n + DENDP_TILES_AHEAD < n_tiles) {
-                dendp_fetch_ahead(t + DENDP_TILES_AHEAD * b->tile_bytes, b->tile_bytes - b->k_bytes);
-            }
             v[n] = t;
+            ahead[n] = tile + n + DENDP_TILES_AHEAD < n_tiles ? t + DENDP_TILES_AHEAD * b->tile_bytes : t;
         }
-        b->codec.add_v_tiles(v, all, n, d, s + tile * DENDP_TILE, DENDP_SEGMENT, b->g, o);
+        b->codec.add_v_tiles(v, ahead, all, n, d, s + tile * DENDP_TILE, DENDP_SEGMENT, b->g, o);
     }
 }
 

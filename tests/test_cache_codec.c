@@ -401,7 +401,7 @@ static void tk_score_call(const tk_case *c, const dendp_tile_ops *ops, const flo
     uint32_t groups = dendp_q8_groups(c->d), a;
     dendp_q8_query *bytes;
     if (c->which != TC_Q8) {
-        ops->score[c->which](c->tile[0].k, c->d, q, n_q, s, ld);
+        ops->score[c->which](c->tile[0].k, c->tile[0].k, c->d, q, n_q, s, ld);
         return;
     }
     bytes = (dendp_q8_query *)malloc((size_t)n_q * groups * sizeof *bytes);
@@ -409,7 +409,7 @@ static void tk_score_call(const tk_case *c, const dendp_tile_ops *ops, const flo
     for (a = 0; a < n_q; a++) {
         dendp_q8_put_query(ops->act_row, q + (size_t)a * c->d, c->d, bytes + (size_t)a * groups);
     }
-    ops->score[c->which](c->tile[0].k, c->d, bytes, n_q, s, ld);
+    ops->score[c->which](c->tile[0].k, c->tile[0].k, c->d, bytes, n_q, s, ld);
     free(bytes);
 }
 
@@ -420,7 +420,7 @@ static void tk_add_v_call(const tk_case *c, const dendp_tile_ops *ops, const flo
     for (i = 0; i < c->n_tiles; i++) {
         v[i] = c->tile[i].v;
     }
-    ops->add_v[c->which](v, c->mask, c->n_tiles, c->d, p, c->ld, n_q, o);
+    ops->add_v[c->which](v, v, c->mask, c->n_tiles, c->d, p, c->ld, n_q, o);
 }
 
 /* Scores of n_q queries by one instruction set: within the derived bound of
@@ -598,7 +598,7 @@ static void test_tiles_chunks(void **state) {
             tk_add_v_call(&c, ops, c.p, TK_QUERIES, c.o);
             for (t = 0; t < 4; t++) {
                 const void *v = c.tile[t].v;
-                ops->add_v[which](&v, c.mask + t, 1, 80, c.p + t * 16, c.ld, TK_QUERIES, o);
+                ops->add_v[which](&v, &v, c.mask + t, 1, 80, c.p + t * 16, c.ld, TK_QUERIES, o);
             }
             assert_memory_equal(o, c.o, sizeof o);
             tk_case_close(&c);

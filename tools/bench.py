@@ -96,7 +96,7 @@ def peer_bench(peer, folder, model, work, threads):
             return json.loads(result.stdout[result.stdout.index("["):])[-1]["avg_ts"]
         except (ValueError, KeyError, IndexError):
             return None
-    for line in reversed(result.stdout.splitlines()):
+    for line in reversed((result.stdout + "\n" + result.stderr).splitlines()):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if len(cells) >= 8 and cells[0].isdigit():
             return float(cells[7])  # S_TG t/s: of all branches

@@ -49,12 +49,26 @@
 #define DENDP_CHUNK_TILES 4u /* tiles of one add_v at most */
 #define DENDP_CHUNK (DENDP_CHUNK_TILES * 16u)
 
-/* k: one K tile; q: n_q queries, floats [n_q][d] or what the codec made of them; s [n_q][ld_s]. */
-typedef void (*dendp_score_fn)(const void *k, uint32_t d, const void *q, uint32_t n_q, float *s,
-                               uint32_t ld_s);
-/* v[n_tiles] V tiles, mask[n_tiles] bit t: slot t counts; p [n_q][ld_p] weights, 16 a tile; o [n_q][d]. */
-typedef void (*dendp_add_v_fn)(const void *const *v, const uint16_t *mask, uint32_t n_tiles, uint32_t d,
-                               const float *p, uint32_t ld_p, uint32_t n_q, float *o);
+/* k: one K tile; q: n_q queries, floats [n_q][d] or what the codec made of them; s [n_q][ld_s].
+ * ahead: a tile that will be wanted soon, to be fetched meanwhile; k itself where there is none. */
+typedef void (*dendp_score_fn)(const void *k, const void *ahead, uint32_t d, const void *q, uint32_t n_q,
+                               float *s, uint32_t ld_s);
+/* v[n_tiles] V tiles, mask[n_tiles] bit t: slot t counts; p [n_q][ld_p] weights, 16 a tile; o [n_q][d].
+ * ahead[n_tiles]: likewise. */
+typedef void (*dendp_add_v_fn)(const void *const *v, const void *const *ahead, const uint16_t *mask,
+                               uint32_t n_tiles, uint32_t d, const float *p, uint32_t ld_p, uint32_t n_q,
+                               float *o);
+
+/* Fetches the n tiles ahead, of `bytes` bytes, at once: for kernels that do not do it line by line. */
+static DENDP_UNUSED void dendp_fetch_tiles(const void *const *tiles, const void *const *ahead, uint32_t n,
+                                           size_t bytes) {
+    uint32_t i;
+    for (i = 0; i < n; i++) {
+        if (ahead[i] != tiles[i]) {
+            dendp_fetch_ahead(ahead[i], bytes);
+        }
+    }
+}
 
 /* q8_0: scale groups of a vector. */
 static uint32_t dendp_q8_groups(uint32_t d) {
@@ -94,6 +108,9 @@ static void dendp_q8_put_query(dendp_act_fn act_row, const float *q, uint32_t d,
     }
 }
 
+typedef float dendp_value_f32;
+typedef uint16_t dendp_value_f16;
+
 /* -- floats ------------------------------------------------------------------- */
 
 static float dendp_tile_f32(const void *tile, size_t i) {
@@ -106,8 +123,8 @@ static float dendp_tile_f16(const void *tile, size_t i) {
 
 /* add_v for columns [j0, d): vector forms call it for what is left. */
 #define DENDP_TILES_SCALAR(type)                                                                             \
-    static void dendp_score_##type##_scalar(const void *k, uint32_t d, const void *q, uint32_t n_q,          \
-                                            float *s, uint32_t ld_s) {                                       \
+    static void dendp_score_##type##_scalar(const void *k, const void *ahead, uint32_t d, const void *q,     \
+                                            uint32_t n_q, float *s, uint32_t ld_s) {                         \
         uint32_t a, i, t;                                                                                    \
         for (a = 0; a < n_q; a++) {                                                                          \
             const float *qa = (const float *)q + (size_t)a * d;                                              \
@@ -119,6 +136,7 @@ static float dendp_tile_f16(const void *tile, size_t i) {
             }                                                                                                \
             memcpy(s + (size_t)a * ld_s, acc, sizeof acc);                                                   \
         }                                                                                                    \
+        (void)ahead;                                                                                         \
     }                                                                                                        \
     static void dendp_add_v_##type##_from(uint32_t j0, const void *const *v, const uint16_t *mask,           \
                                           uint32_t n_tiles, uint32_t d, const float *p, uint32_t ld_p,       \
@@ -133,9 +151,10 @@ static float dendp_tile_f16(const void *tile, size_t i) {
             }                                                                                                \
         }                                                                                                    \
     }                                                                                                        \
-    static void dendp_add_v_##type##_scalar(const void *const *v, const uint16_t *mask, uint32_t n_tiles,    \
-                                            uint32_t d, const float *p, uint32_t ld_p, uint32_t n_q,         \
-                                            float *o) {                                                      \
+    static void dendp_add_v_##type##_scalar(const void *const *v, const void *const *ahead,                  \
+                                            const uint16_t *mask, uint32_t n_tiles, uint32_t d,              \
+                                            const float *p, uint32_t ld_p, uint32_t n_q, float *o) {         \
+        (void)ahead;                                                                                         \
         dendp_add_v_##type##_from(0, v, mask, n_tiles, d, p, ld_p, n_q, o);                                  \
     }
 DENDP_TILES_SCALAR(f32)
@@ -143,11 +162,12 @@ DENDP_TILES_SCALAR(f16)
 
 /* -- q8_0 --------------------------------------------------------------------- */
 
-static void dendp_score_q8_scalar(const void *k, uint32_t d, const void *q, uint32_t n_q, float *s,
-                                  uint32_t ld_s) {
+static void dendp_score_q8_scalar(const void *k, const void *ahead, uint32_t d, const void *q, uint32_t n_q,
+                                  float *s, uint32_t ld_s) {
     const unsigned char *code = (const unsigned char *)k;
     const uint16_t *scale = (const uint16_t *)(const void *)(code + dendp_q8_k_codes(d));
     uint32_t a, i, t, b, groups = dendp_q8_groups(d);
+    (void)ahead;
     for (a = 0; a < n_q; a++) {
         const dendp_q8_query *qa = (const dendp_q8_query *)q + (size_t)a * groups;
         float acc[16] = {0};
@@ -220,7 +240,9 @@ static void dendp_add_v_q8_from(uint32_t j0, const void *const *v, const uint16_
     }
 }
 
-static void dendp_add_v_q8_scalar(const void *const *v, const uint16_t *mask, uint32_t n_tiles, uint32_t d,
-                                  const float *p, uint32_t ld_p, uint32_t n_q, float *o) {
+static void dendp_add_v_q8_scalar(const void *const *v, const void *const *ahead, const uint16_t *mask,
+                                  uint32_t n_tiles, uint32_t d, const float *p, uint32_t ld_p, uint32_t n_q,
+                                  float *o) {
+    (void)ahead;
     dendp_add_v_q8_from(0, v, mask, n_tiles, d, p, ld_p, n_q, o);
 }

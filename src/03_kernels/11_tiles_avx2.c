@@ -13,13 +13,15 @@
  * madd multiplies 16-bit numbers in pairs and adds each pair to 32 bits, so
  * nothing saturates. K's codes are widened by a shuffle that leaves dimensions
  * 0,1 or 2,3 of every four beside each other; V lies in pairs of slots.
+ *
+ * Tiles are too short, and too far apart, for the hardware to fetch ahead. The
+ * kernels fetch the tile `ahead` line by line as they go: all its lines at once
+ * would fill the queue of outstanding loads and hold up the tile at hand.
  * ======================================================================== */
 
 #if DENDP_X86
 
 /* 8 values of a tile row as floats, for each type. */
-typedef float dendp_value_f32;
-typedef uint16_t dendp_value_f16;
 #define DENDP_LOAD8_f32(row, i) _mm256_loadu_ps((const float *)(const void *)(row) + (i))
 #define DENDP_LOAD8_f16(row, i) dendp_halves8((const uint16_t *)(const void *)(row) + (i))
 
@@ -44,6 +46,8 @@ typedef uint16_t dendp_value_f16;
         lo = DENDP_LOAD8_##type(row, 0);                                                                     \
         hi = DENDP_LOAD8_##type(row, 8);                                                                     \
         row += row_bytes;                                                                                    \
+        _mm_prefetch(next, _MM_HINT_T0);                                                                     \
+        next += row_bytes;                                                                                   \
         DENDP_EACH_ROW(R, DENDP_SUM_ADD)                                                                     \
     }
 #define DENDP_SUM_STORE(r)                                                                                   \
@@ -70,24 +74,26 @@ typedef uint16_t dendp_value_f16;
     }
 
 #define DENDP_TILES_AVX2(type)                                                                               \
-    DENDP_INLINE_AVX2 void dendp_score_rows_##type(const int R, const void *k, uint32_t d, const float *q,   \
-                                                   float *s, uint32_t ld_s) {                                \
+    DENDP_INLINE_AVX2 void dendp_score_rows_##type(const int R, const void *k, const char *ahead,            \
+                                                   uint32_t d, const float *q, float *s, uint32_t ld_s) {    \
         __m256 l0 = _mm256_setzero_ps(), l1 = l0, l2 = l0, l3 = l0, h0 = l0, h1 = l0, h2 = l0, h3 = l0;      \
         uint32_t i;                                                                                          \
         for (i = 0; i < d; i++) {                                                                            \
             __m256 lo = DENDP_LOAD8_##type(k, i * 16), hi = DENDP_LOAD8_##type(k, i * 16 + 8), x;            \
+            _mm_prefetch(ahead + (size_t)i * 16 * sizeof(dendp_value_##type), _MM_HINT_T0);                  \
             DENDP_EACH_ROW(R, DENDP_SCORE_ADD)                                                               \
         }                                                                                                    \
         DENDP_EACH_ROW(R, DENDP_SCORE_STORE)                                                                 \
     }                                                                                                        \
-    DENDP_TARGET_AVX2 static void dendp_score_##type##_avx2(const void *k, uint32_t d, const void *q,        \
-                                                            uint32_t n_q, float *s, uint32_t ld_s) {         \
+    DENDP_TARGET_AVX2 static void dendp_score_##type##_avx2(const void *k, const void *ahead, uint32_t d,    \
+                                                            const void *q, uint32_t n_q, float *s,           \
+                                                            uint32_t ld_s) {                                 \
         uint32_t a;                                                                                          \
         DENDP_BY_FOUR(n_q, a, DENDP_SCORE_CALL_##type)                                                       \
     }                                                                                                        \
-    DENDP_INLINE_AVX2 void dendp_add_v_rows_##type(const int R, const void *const *v, const uint16_t *mask,  \
-                                                   uint32_t n_tiles, uint32_t d, const float *p,             \
-                                                   uint32_t ld_p, float *o) {                                \
+    DENDP_INLINE_AVX2 void dendp_add_v_rows_##type(                                                          \
+        const int R, const void *const *v, const void *const *ahead, const uint16_t *mask, uint32_t n_tiles, \
+        uint32_t d, const float *p, uint32_t ld_p, float *o) {                                               \
         uint32_t tile, t, j;                                                                                 \
         for (j = 0; j + 16 <= d; j += 16) {                                                                  \
             __m256 l0 = _mm256_setzero_ps(), l1 = l0, l2 = l0, l3 = l0, h0 = l0, h1 = l0, h2 = l0, h3 = l0;  \
@@ -96,6 +102,7 @@ typedef uint16_t dendp_value_f16;
             for (tile = 0; tile < n_tiles; tile++) {                                                         \
                 const float *w = p + tile * 16;                                                              \
                 const unsigned char *row = (const unsigned char *)v[tile] + j * sizeof(dendp_value_##type);  \
+                const char *next = (const char *)ahead[tile] + j * sizeof(dendp_value_##type);               \
                 const size_t row_bytes = d * sizeof(dendp_value_##type);                                     \
                 if (mask[tile] == 0xffffu) { /* the usual case, and twice as fast without the branches */    \
                     for (t = 0; t < 16; t += 4, w += 4) {                                                    \
@@ -111,28 +118,31 @@ typedef uint16_t dendp_value_f16;
                         DENDP_SUM_SLOT(R, type, 0)                                                           \
                     } else {                                                                                 \
                         row += row_bytes;                                                                    \
+                        next += row_bytes;                                                                   \
                     }                                                                                        \
                 }                                                                                            \
             }                                                                                                \
             DENDP_EACH_ROW(R, DENDP_SUM_STORE)                                                               \
         }                                                                                                    \
     }                                                                                                        \
-    DENDP_TARGET_AVX2 static void dendp_add_v_##type##_avx2(const void *const *v, const uint16_t *mask,      \
-                                                            uint32_t n_tiles, uint32_t d, const float *p,    \
-                                                            uint32_t ld_p, uint32_t n_q, float *o) {         \
+    DENDP_TARGET_AVX2 static void dendp_add_v_##type##_avx2(                                                 \
+        const void *const *v, const void *const *ahead, const uint16_t *mask, uint32_t n_tiles, uint32_t d,  \
+        const float *p, uint32_t ld_p, uint32_t n_q, float *o) {                                             \
         uint32_t a;                                                                                          \
         DENDP_BY_FOUR(n_q, a, DENDP_ADD_V_CALL_##type)                                                       \
         dendp_add_v_##type##_from(d / 16 * 16, v, mask, n_tiles, d, p, ld_p, n_q, o);                        \
     }
 
 #define DENDP_SCORE_CALL_f32(R)                                                                              \
-    dendp_score_rows_f32(R, k, d, (const float *)q + (size_t)a * d, s + (size_t)a * ld_s, ld_s)
+    dendp_score_rows_f32(R, k, (const char *)(a ? k : ahead), d, (const float *)q + (size_t)a * d,           \
+                         s + (size_t)a * ld_s, ld_s)
 #define DENDP_SCORE_CALL_f16(R)                                                                              \
-    dendp_score_rows_f16(R, k, d, (const float *)q + (size_t)a * d, s + (size_t)a * ld_s, ld_s)
+    dendp_score_rows_f16(R, k, (const char *)(a ? k : ahead), d, (const float *)q + (size_t)a * d,           \
+                         s + (size_t)a * ld_s, ld_s)
 #define DENDP_ADD_V_CALL_f32(R)                                                                              \
-    dendp_add_v_rows_f32(R, v, mask, n_tiles, d, p + (size_t)a * ld_p, ld_p, o + (size_t)a * d)
+    dendp_add_v_rows_f32(R, v, a ? v : ahead, mask, n_tiles, d, p + (size_t)a * ld_p, ld_p, o + (size_t)a * d)
 #define DENDP_ADD_V_CALL_f16(R)                                                                              \
-    dendp_add_v_rows_f16(R, v, mask, n_tiles, d, p + (size_t)a * ld_p, ld_p, o + (size_t)a * d)
+    dendp_add_v_rows_f16(R, v, a ? v : ahead, mask, n_tiles, d, p + (size_t)a * ld_p, ld_p, o + (size_t)a * d)
 DENDP_TILES_AVX2(f32)
 DENDP_TILES_AVX2(f16)
 
@@ -158,8 +168,8 @@ DENDP_TILES_AVX2(f16)
     }
 
 /* q: block 0 of R queries, each `groups` blocks. */
-DENDP_INLINE_AVX2 void dendp_score_rows_q8(const int R, const void *k, uint32_t d, const dendp_q8_query *q,
-                                           float *s, uint32_t ld_s) {
+DENDP_INLINE_AVX2 void dendp_score_rows_q8(const int R, const void *k, const char *ahead, uint32_t d,
+                                           const dendp_q8_query *q, float *s, uint32_t ld_s) {
     const unsigned char *code = (const unsigned char *)k, *scale = code + dendp_q8_k_codes(d);
     const __m256i first = _mm256_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1, 0, -1, 1,
                                            -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
@@ -173,6 +183,8 @@ DENDP_INLINE_AVX2 void dendp_score_rows_q8(const int R, const void *k, uint32_t 
         uint32_t n = dendp_min_u32(32, d - b * 32);
         DENDP_EACH_ROW(R, DENDP_Q8_START)
         for (i = 0; i < n; i += 4, code += 64) {
+            _mm_prefetch(ahead, _MM_HINT_T0);
+            ahead += 64;
             lo01 = dendp_load256(code);
             hi01 = dendp_load256(code + 32);
             lo23 = _mm256_shuffle_epi8(lo01, second);
@@ -185,11 +197,12 @@ DENDP_INLINE_AVX2 void dendp_score_rows_q8(const int R, const void *k, uint32_t 
     }
 }
 
-DENDP_TARGET_AVX2 static void dendp_score_q8_avx2(const void *k, uint32_t d, const void *q, uint32_t n_q,
-                                                  float *s, uint32_t ld_s) {
+DENDP_TARGET_AVX2 static void dendp_score_q8_avx2(const void *k, const void *ahead, uint32_t d, const void *q,
+                                                  uint32_t n_q, float *s, uint32_t ld_s) {
     uint32_t a, groups = dendp_q8_groups(d);
 #define DENDP_CALL(R)                                                                                        \
-    dendp_score_rows_q8(R, k, d, (const dendp_q8_query *)q + (size_t)a * groups, s + (size_t)a * ld_s, ld_s)
+    dendp_score_rows_q8(R, k, (const char *)(a ? k : ahead), d,                                              \
+                        (const dendp_q8_query *)q + (size_t)a * groups, s + (size_t)a * ld_s, ld_s)
     DENDP_BY_FOUR(n_q, a, DENDP_CALL)
 #undef DENDP_CALL
 }
@@ -240,6 +253,8 @@ DENDP_INLINE_AVX2 __m256i dendp_q8_weights8(const float *p, const float *factor)
         lo = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)code));                     \
         hi = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(code + 16)));              \
         code += (size_t)d * 2;                                                                               \
+        _mm_prefetch(next, _MM_HINT_T0);                                                                     \
+        next += (size_t)d * 2;                                                                               \
         DENDP_EACH_ROW(R, DENDP_Q8_SUM)                                                                      \
     }
 #define DENDP_Q8_SUM_STORE(r)                                                                                \
@@ -250,9 +265,9 @@ DENDP_INLINE_AVX2 __m256i dendp_q8_weights8(const float *p, const float *factor)
     }
 
 /* Columns [j0, end) of one scale group, multiples of 16. weight [R][64] of that group. */
-DENDP_INLINE_AVX2 void dendp_add_v_rows_q8(const int R, const void *const *v, uint32_t n_tiles, uint32_t d,
-                                           uint32_t j, uint32_t end, int16_t (*weight)[DENDP_CHUNK],
-                                           float unit, float *o) {
+DENDP_INLINE_AVX2 void dendp_add_v_rows_q8(const int R, const void *const *v, const void *const *ahead,
+                                           uint32_t n_tiles, uint32_t d, uint32_t j, uint32_t end,
+                                           int16_t (*weight)[DENDP_CHUNK], float unit, float *o) {
     const __m256 u = _mm256_set1_ps(unit);
     uint32_t tile, t;
     for (; j < end; j += 16) {
@@ -260,6 +275,7 @@ DENDP_INLINE_AVX2 void dendp_add_v_rows_q8(const int R, const void *const *v, ui
         __m256i lo, hi, x;
         for (tile = 0; tile < n_tiles; tile++) {
             const unsigned char *code = (const unsigned char *)v[tile] + (size_t)j * 2;
+            const char *next = (const char *)ahead[tile] + (size_t)j * 2;
             for (t = 0; t < 16; t += 4) {
                 DENDP_Q8_PAIR_OF_SLOTS(R, t)
                 DENDP_Q8_PAIR_OF_SLOTS(R, t + 2)
@@ -269,9 +285,9 @@ DENDP_INLINE_AVX2 void dendp_add_v_rows_q8(const int R, const void *const *v, ui
     }
 }
 
-DENDP_TARGET_AVX2 static void dendp_add_v_q8_avx2(const void *const *v, const uint16_t *mask,
-                                                  uint32_t n_tiles, uint32_t d, const float *p, uint32_t ld_p,
-                                                  uint32_t n_q, float *o) {
+DENDP_TARGET_AVX2 static void dendp_add_v_q8_avx2(const void *const *v, const void *const *ahead,
+                                                  const uint16_t *mask, uint32_t n_tiles, uint32_t d,
+                                                  const float *p, uint32_t ld_p, uint32_t n_q, float *o) {
     uint32_t a, t, r, b;
     for (b = 0; b * 32 + 16 <= d; b++) {
         float factor[DENDP_CHUNK], unit = dendp_q8_factors_avx2(v, mask, n_tiles, d, b, factor);
@@ -288,16 +304,20 @@ DENDP_TARGET_AVX2 static void dendp_add_v_q8_avx2(const void *const *v, const ui
             }
             switch (n_q - a) {
             case 1:
-                dendp_add_v_rows_q8(1, v, n_tiles, d, b * 32, end, weight, unit, o + (size_t)a * d);
+                dendp_add_v_rows_q8(1, v, a ? v : ahead, n_tiles, d, b * 32, end, weight, unit,
+                                    o + (size_t)a * d);
                 break;
             case 2:
-                dendp_add_v_rows_q8(2, v, n_tiles, d, b * 32, end, weight, unit, o + (size_t)a * d);
+                dendp_add_v_rows_q8(2, v, a ? v : ahead, n_tiles, d, b * 32, end, weight, unit,
+                                    o + (size_t)a * d);
                 break;
             case 3:
-                dendp_add_v_rows_q8(3, v, n_tiles, d, b * 32, end, weight, unit, o + (size_t)a * d);
+                dendp_add_v_rows_q8(3, v, a ? v : ahead, n_tiles, d, b * 32, end, weight, unit,
+                                    o + (size_t)a * d);
                 break;
             default:
-                dendp_add_v_rows_q8(4, v, n_tiles, d, b * 32, end, weight, unit, o + (size_t)a * d);
+                dendp_add_v_rows_q8(4, v, a ? v : ahead, n_tiles, d, b * 32, end, weight, unit,
+                                    o + (size_t)a * d);
                 break;
             }
         }

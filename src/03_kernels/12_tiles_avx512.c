@@ -128,17 +128,20 @@ DENDP_INLINE_AVX512 void dendp_add_v_rows_avx512(const int f16, const int C, con
 #define DENDP_ADD_V_CALL2(R) DENDP_ADD_V_CALL(2, R)
 
 #define DENDP_TILES_AVX512(type, is_f16)                                                                     \
-    DENDP_TARGET_AVX512 static void dendp_score_##type##_avx512(const void *k, uint32_t d, const void *q,    \
-                                                                uint32_t n_q, float *s, uint32_t ld_s) {     \
+    DENDP_TARGET_AVX512 static void dendp_score_##type##_avx512(const void *k, const void *ahead,            \
+                                                                uint32_t d, const void *q, uint32_t n_q,     \
+                                                                float *s, uint32_t ld_s) {                   \
         const int f16 = is_f16;                                                                              \
         uint32_t a;                                                                                          \
+        dendp_fetch_tiles(&k, &ahead, 1, (size_t)d *(is_f16 ? 32 : 64));                                     \
         DENDP_BY_EIGHT(n_q, a, DENDP_SCORE_CALL)                                                             \
     }                                                                                                        \
     DENDP_TARGET_AVX512 static void dendp_add_v_##type##_avx512(                                             \
-        const void *const *v, const uint16_t *mask, uint32_t n_tiles, uint32_t d, const float *p,            \
-        uint32_t ld_p, uint32_t n_q, float *o) {                                                             \
+        const void *const *v, const void *const *ahead, const uint16_t *mask, uint32_t n_tiles, uint32_t d,  \
+        const float *p, uint32_t ld_p, uint32_t n_q, float *o) {                                             \
         const int f16 = is_f16;                                                                              \
         uint32_t a, j;                                                                                       \
+        dendp_fetch_tiles(v, ahead, n_tiles, (size_t)d *(is_f16 ? 32 : 64));                                 \
         for (j = 0; j + 32 <= d; j += 32) {                                                                  \
             DENDP_BY_EIGHT(n_q, a, DENDP_ADD_V_CALL2)                                                        \
         }                                                                                                    \
@@ -188,10 +191,11 @@ DENDP_INLINE_AVX512 void dendp_score_q8_rows_avx512(const int R, const void *k, 
 #undef DENDP_STORE
 }
 
-DENDP_TARGET_AVX512 static void dendp_score_q8_avx512(const void *k, uint32_t d, const void *q, uint32_t n_q,
-                                                      float *s, uint32_t ld_s) {
+DENDP_TARGET_AVX512 static void dendp_score_q8_avx512(const void *k, const void *ahead, uint32_t d,
+                                                      const void *q, uint32_t n_q, float *s, uint32_t ld_s) {
     const uint32_t groups = dendp_q8_groups(d);
     uint32_t a;
+    dendp_fetch_tiles(&k, &ahead, 1, dendp_q8_k_codes(d) + groups * 32u);
 #define DENDP_CALL(R)                                                                                        \
     dendp_score_q8_rows_avx512(R, k, d, (const dendp_q8_query *)q + (size_t)a * groups,                      \
                                s + (size_t)a * ld_s, ld_s)
@@ -299,10 +303,11 @@ DENDP_TARGET_AVX512 static void dendp_add_v_q8_group_avx512(const void *const *v
 #undef DENDP_CALL2
 }
 
-DENDP_TARGET_AVX512 static void dendp_add_v_q8_avx512(const void *const *v, const uint16_t *mask,
-                                                      uint32_t n_tiles, uint32_t d, const float *p,
-                                                      uint32_t ld_p, uint32_t n_q, float *o) {
+DENDP_TARGET_AVX512 static void dendp_add_v_q8_avx512(const void *const *v, const void *const *ahead,
+                                                      const uint16_t *mask, uint32_t n_tiles, uint32_t d,
+                                                      const float *p, uint32_t ld_p, uint32_t n_q, float *o) {
     uint32_t a, j;
+    dendp_fetch_tiles(v, ahead, n_tiles, (size_t)d * 16 + dendp_q8_groups(d) * 32u);
     for (j = 0; j + 16 <= d; j += 32) {
         float factor[DENDP_CHUNK], unit = dendp_q8_factors_avx512(v, mask, n_tiles, d, j / 32, factor);
         for (a = 0; a < n_q; a += 8) {

@@ -80,9 +80,10 @@
         }                                                                                                    \
         DENDP_EACH4_NEON(R, DENDP_TILE_STORE, 0)                                                             \
     }                                                                                                        \
-    static void dendp_score_##type##_neon(const void *k, uint32_t d, const void *q, uint32_t n_q, float *s,  \
-                                          uint32_t ld_s) {                                                   \
+    static void dendp_score_##type##_neon(const void *k, const void *ahead, uint32_t d, const void *q,       \
+                                          uint32_t n_q, float *s, uint32_t ld_s) {                           \
         uint32_t a;                                                                                          \
+        dendp_fetch_tiles(&k, &ahead, 1, (size_t)d * 16 * sizeof(dendp_value_##type));                       \
         DENDP_BY_FOUR_NEON(n_q, a, DENDP_SCORE_CALL_##type)                                                  \
     }                                                                                                        \
     DENDP_INLINE_NEON void dendp_add_v_##type##_rows_neon(                                                   \
@@ -104,10 +105,11 @@
             DENDP_EACH4_NEON(R, DENDP_TILE_STORE_O, 0)                                                       \
         }                                                                                                    \
     }                                                                                                        \
-    static void dendp_add_v_##type##_neon(const void *const *v, const uint16_t *mask, uint32_t n_tiles,      \
-                                          uint32_t d, const float *p, uint32_t ld_p, uint32_t n_q,           \
-                                          float *o) {                                                        \
+    static void dendp_add_v_##type##_neon(const void *const *v, const void *const *ahead,                    \
+                                          const uint16_t *mask, uint32_t n_tiles, uint32_t d,                \
+                                          const float *p, uint32_t ld_p, uint32_t n_q, float *o) {           \
         uint32_t a;                                                                                          \
+        dendp_fetch_tiles(v, ahead, n_tiles, (size_t)d * 16 * sizeof(dendp_value_##type));                   \
         DENDP_BY_FOUR_NEON(n_q, a, DENDP_ADD_V_CALL_##type)                                                  \
         dendp_add_v_##type##_from(d / 16 * 16, v, mask, n_tiles, d, p, ld_p, n_q, o);                        \
     }
@@ -200,9 +202,10 @@ DENDP_TARGET_NEON DENDP_INLINE_NEON void dendp_score_q8_rows_neon(const int R, c
     }
 }
 
-DENDP_TARGET_NEON static void dendp_score_q8_neon(const void *k, uint32_t d, const void *q, uint32_t n_q,
-                                                  float *s, uint32_t ld_s) {
+DENDP_TARGET_NEON static void dendp_score_q8_neon(const void *k, const void *ahead, uint32_t d, const void *q,
+                                                  uint32_t n_q, float *s, uint32_t ld_s) {
     uint32_t a, groups = dendp_q8_groups(d);
+    dendp_fetch_tiles(&k, &ahead, 1, dendp_q8_k_codes(d) + groups * 32u);
 #define DENDP_CALL(R)                                                                                        \
     dendp_score_q8_rows_neon(R, k, d, (const dendp_q8_query *)q + (size_t)a * groups, s + (size_t)a * ld_s,  \
                              ld_s)
@@ -296,9 +299,11 @@ DENDP_INLINE_NEON void dendp_add_v_q8_rows_neon(const int R, const void *const *
     }
 }
 
-static void dendp_add_v_q8_neon(const void *const *v, const uint16_t *mask, uint32_t n_tiles, uint32_t d,
-                                const float *p, uint32_t ld_p, uint32_t n_q, float *o) {
+static void dendp_add_v_q8_neon(const void *const *v, const void *const *ahead, const uint16_t *mask,
+                                uint32_t n_tiles, uint32_t d, const float *p, uint32_t ld_p, uint32_t n_q,
+                                float *o) {
     uint32_t a, t, r, b;
+    dendp_fetch_tiles(v, ahead, n_tiles, (size_t)d * 16 + dendp_q8_groups(d) * 32u);
     for (b = 0; b * 32 + 16 <= d; b++) {
         float factor[DENDP_CHUNK], unit = dendp_q8_factors_neon(v, mask, n_tiles, d, b, factor);
         uint32_t end = dendp_min_u32(b * 32 + 32, d / 16 * 16);

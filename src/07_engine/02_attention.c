@@ -166,7 +166,7 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
     const dendp_codec *codec = &a->cache->desc.codec;
     const dendp_row *row = &a->rows[r];
     const dendp_group *group = &a->cache->groups[a->group];
-    uint64_t k_bytes = group->k_bytes, v_bytes = group->tile_bytes - k_bytes;
+    uint64_t k_bytes = group->k_bytes;
     uint32_t d = a->head_dim, tile, i, t;
     const float *floats = a->q + r * a->ld_q + (size_t)first_q * d;
     float *partial = a->partials + ((size_t)(a->first_segment[r] + segment) * a->n_heads + first_q) * (d + 2);
@@ -188,15 +188,18 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
         q = queries;
     }
     for (tile = 0; tile < view.n_tiles; tile++) {
-        const unsigned char *k = view.tiles[tile];
-        if (tile + DENDP_TILES_AHEAD < view.n_tiles && view.tiles[tile + DENDP_TILES_AHEAD]) {
-            dendp_fetch_ahead(view.tiles[tile + DENDP_TILES_AHEAD], k_bytes);
+        const unsigned char *k = view.tiles[tile], *ahead = NULL;
+        uint32_t later = tile + DENDP_TILES_AHEAD;
+        if (later < view.n_tiles) {
+            ahead = view.tiles[later];
+        } else if (later < 2 * view.n_tiles && view.tiles[later - view.n_tiles]) { /* V comes next */
+            ahead = view.tiles[later - view.n_tiles] + k_bytes;
         }
         if (!k) {
             dendp_gather_tile(a, row, head, view.first + tile, scratch.bytes);
             k = scratch.bytes;
         }
-        codec->score_tile(k, d, q, n_q, s + (size_t)tile * DENDP_TILE, DENDP_SEGMENT);
+        codec->score_tile(k, ahead ? ahead : k, d, q, n_q, s + (size_t)tile * DENDP_TILE, DENDP_SEGMENT);
     }
     for (i = 0; i < n_q; i++) {
         float *si = s + (size_t)i * DENDP_SEGMENT, *p = partial + (size_t)i * (d + 2);
@@ -212,19 +215,21 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
     memset(o, 0, (size_t)n_q * d * sizeof(float));
     for (tile = 0; tile < view.n_tiles;) {
         uint32_t most = row->tree_first == DENDP_NONE ? DENDP_CHUNK_TILES : codec->chunk_tiles, n;
-        const void *v[DENDP_CHUNK_TILES];
+        const void *v[DENDP_CHUNK_TILES], *ahead[DENDP_CHUNK_TILES];
         for (n = 0; n < most && tile + n < view.n_tiles; n++) {
-            const unsigned char *k = view.tiles[tile + n];
-            if (tile + n + DENDP_TILES_AHEAD < view.n_tiles && view.tiles[tile + n + DENDP_TILES_AHEAD]) {
-                dendp_fetch_ahead(view.tiles[tile + n + DENDP_TILES_AHEAD] + k_bytes, v_bytes);
+            const unsigned char *k = view.tiles[tile + n], *later = NULL;
+            if (tile + n + DENDP_TILES_AHEAD < view.n_tiles) {
+                later = view.tiles[tile + n + DENDP_TILES_AHEAD];
             }
             if (!k) {
                 dendp_gather_tile(a, row, head, view.first + tile + n, scratch.bytes + n * group->tile_bytes);
                 k = scratch.bytes + n * group->tile_bytes;
             }
             v[n] = k + k_bytes;
+            ahead[n] = later ? later + k_bytes : k + k_bytes;
         }
-        codec->add_v_tiles(v, view.mask + tile, n, d, s + (size_t)tile * DENDP_TILE, DENDP_SEGMENT, n_q, o);
+        codec->add_v_tiles(v, ahead, view.mask + tile, n, d, s + (size_t)tile * DENDP_TILE, DENDP_SEGMENT,
+                           n_q, o);
         tile += n;
     }
     for (i = 0; i < n_q; i++) {
