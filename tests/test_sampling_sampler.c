@@ -242,6 +242,336 @@ static void test_sampling_independence(void **state) {
     }
 }
 
+/* -- the plain sampler -------------------------------------------------------
+ * The rules without any shortcut but one: a heap of all tokens, and noise for every token that the
+ * largest noise could lift. The sampler must make the same choices, bit for bit. */
+
+/* The logit that the rules see. */
+static float sam_plain_logit(const float *logits, uint32_t i) {
+    float x = logits[i];
+    return dendp_finite(x) ? x : (dendp_f32_bits(x) == 0x7f800000u ? FLT_MAX : -FLT_MAX);
+}
+
+/* True when token a stands before token b: larger logit, then lower id. */
+static bool sam_plain_logit_before(const float *logits, uint32_t a, uint32_t b) {
+    float x = sam_plain_logit(logits, a), y = sam_plain_logit(logits, b);
+    return x > y || (x >= y && a < b);
+}
+
+/* Sinks heap[i] in a heap of n ids whose first stands before all others. */
+static void sam_plain_heap_sink(const float *logits, uint32_t *heap, uint32_t n, uint32_t i) {
+    uint32_t id = heap[i];
+    for (;;) {
+        uint32_t child = 2 * i + 1;
+        if (child >= n) {
+            break;
+        }
+        if (child + 1 < n && sam_plain_logit_before(logits, heap[child + 1], heap[child])) {
+            child++;
+        }
+        if (!sam_plain_logit_before(logits, heap[child], id)) {
+            break;
+        }
+        heap[i] = heap[child];
+        i = child;
+    }
+    heap[i] = id;
+}
+
+/* Writes the survivors of top_k and top_p, best first, to the end of ids [n]
+ * and returns their number; ids + n - result is the first. */
+static uint32_t sam_plain_sample_filter(const float *logits, uint32_t n, const dend_sample_params *p,
+                                        double total, float max, uint32_t *ids) {
+    uint32_t i, left = n, k = p->top_k ? dendp_min_u32(p->top_k, n) : n;
+    double mass = 0.0, want;
+    bool nucleus = p->top_p > 0.0f && p->top_p < 1.0f;
+    for (i = 0; i < n; i++) {
+        ids[i] = i;
+    }
+    for (i = n / 2; i-- > 0;) {
+        sam_plain_heap_sink(logits, ids, n, i);
+    }
+    /* A popped id moves behind the shrinking heap: best at the very end. */
+    while (left > n - k) {
+        uint32_t best = ids[0];
+        if (nucleus && !p->top_k && mass >= (double)p->top_p * total && left < n) {
+            break; /* without top_k the total is known, so popping can stop early */
+        }
+        left--;
+        ids[0] = ids[left];
+        ids[left] = best;
+        if (left > 0) {
+            sam_plain_heap_sink(logits, ids, left, 0);
+        }
+        mass += exp((double)sam_plain_logit(logits, best) - (double)max);
+    }
+    if (nucleus && p->top_k) {
+        want = (double)p->top_p * mass;
+        mass = 0.0;
+        for (i = n; i > left && (mass < want || i == n); i--) {
+            mass += exp((double)sam_plain_logit(logits, ids[i - 1]) - (double)max);
+        }
+        left = i;
+    }
+    for (i = 0; i < (n - left) / 2; i++) { /* the popped run stands worst first: turn it round */
+        uint32_t swap = ids[left + i];
+        ids[left + i] = ids[n - 1 - i];
+        ids[n - 1 - i] = swap;
+    }
+    return n - left;
+}
+
+/* What dendp_sample must choose. */
+static dend_status sam_plain_sample(const dendp_vector_ops *ops, const float *logits, uint32_t n,
+                                    const dend_sample_params *params, uint64_t stream, uint64_t position,
+                                    uint32_t *scratch, dend_sampled *out) {
+    const dend_sample_params zero = {0.0f, 0, 0.0f, 0.0f, 0};
+    const dend_sample_params *p = params ? params : &zero;
+    const uint32_t *ids = NULL;
+    uint32_t i, count = n, best = 0;
+    double logprob, total, best_value = 0.0, floor_logit, inverse;
+    float max;
+    if (!logits || !out || n == 0 || dendp_sample_check(p) != DEND_OK) {
+        return DEND_ERR_ARGUMENT;
+    }
+    for (i = 1; i < n; i++) {
+        best = sam_plain_logit(logits, i) > sam_plain_logit(logits, best) ? i : best;
+    }
+    max = sam_plain_logit(logits, best);
+    total = dendp_sample_total(ops, logits, n, max);
+    if (p->temperature > 0.0f) {
+        bool sorted = p->top_k || (p->top_p > 0.0f && p->top_p < 1.0f);
+        if (sorted && !scratch) {
+            return DEND_ERR_ARGUMENT;
+        }
+        stream = dendp_hash2(stream, p->salt);
+        inverse = 1.0 / (double)p->temperature;
+        if (sorted) {
+            count = sam_plain_sample_filter(logits, n, p, total, max, scratch);
+            ids = scratch + (n - count);
+        }
+        /* What counts as minus infinity is not drawn, at any temperature, unless there is nothing else. */
+        floor_logit = max > -FLT_MAX ? -(double)FLT_MAX * (1.0 - 1e-9) : -(double)FLT_MAX;
+        if (p->min_p > 0.0f) {
+            floor_logit = (double)max + log((double)p->min_p);
+        }
+        /* The best token survives every filter, so it sets the mark first. */
+        best_value = (double)max * inverse + dendp_gumbel(stream, position, best);
+        for (i = 0; i < count; i++) {
+            uint32_t id = ids ? ids[i] : i;
+            double value = (double)sam_plain_logit(logits, id);
+            if (value < floor_logit || value * inverse + 37.5 < best_value) {
+                continue;
+            }
+            value = value * inverse + dendp_gumbel(stream, position, id);
+            if (value > best_value || (value >= best_value && id < best)) {
+                best_value = value;
+                best = id;
+            }
+        }
+    }
+    out->token = (int32_t)best;
+    logprob = (double)sam_plain_logit(logits, best) - (double)max - log(total);
+    out->logprob = logprob > -(double)FLT_MAX ? (float)logprob : -FLT_MAX;
+    return DEND_OK;
+}
+
+/* Values that need care, or ordinary ones. */
+static float sam_any(test_rng *rng) {
+    volatile float tiny = dendp_bits_f32(1); /* taken for 0 by a processor that was told so: -ffast-math */
+    switch (test_below(rng, 8)) {
+    case 0:
+        return sam_nan();
+    case 1:
+        return dendp_bits_f32(0xff800000u);
+    case 2:
+        return dendp_bits_f32(0xffc00001u + test_below(rng, 1000)); /* negative NaN */
+    case 3:
+        return dendp_bits_f32(0x80000000u); /* -0 */
+    case 4:
+        return tiny > 0.0f ? dendp_bits_f32(test_below(rng, 4)) : 0.0f; /* next to 0 */
+    case 5:
+        return -FLT_MAX;
+    default:
+        return 6.0f * test_float(rng);
+    }
+}
+
+/* Logits of one of many shapes. */
+static void sam_shape(test_rng *rng, float *x, uint32_t n) {
+    uint32_t i, j, kind = test_below(rng, 12);
+    float spread = kind == 0 ? 0.01f : kind == 1 ? 40.0f : kind == 2 ? 1000.0f : 6.0f;
+    for (i = 0; i < n; i++) {
+        float sum = 0.0f;
+        for (j = 0; j < 4; j++) {
+            sum += test_float(rng);
+        }
+        x[i] = spread * sum;
+        x[i] = kind == 3 ? (float)(int32_t)x[i] : x[i];                     /* many ties */
+        x[i] = kind == 4 ? (float)i * 1e-4f - 3.0f : x[i];                  /* ever larger */
+        x[i] = kind == 5 ? 3.0f - (float)i * 1e-4f : x[i];                  /* ever smaller */
+        x[i] = kind == 6 && test_below(rng, 3) == 0 ? sam_any(rng) : x[i];  /* strange */
+        x[i] = kind == 7 && test_below(rng, 50) == 0 ? sam_any(rng) : x[i]; /* less so */
+        x[i] = kind == 8 ? 2.5f : x[i];                                     /* all equal */
+    }
+    if (kind >= 9) { /* as a model gives them: a few stand out */
+        for (i = 0; i < 10; i++) {
+            x[test_below(rng, n)] = 12.0f + 8.0f * test_float(rng);
+        }
+    }
+    if (test_below(rng, 40) == 0) { /* no larger number, or none larger than another */
+        float most = test_below(rng, 2) ? FLT_MAX : sam_inf();
+        x[test_below(rng, n)] = most;
+        x[test_below(rng, n)] = test_below(rng, 2) ? FLT_MAX : most;
+    }
+    if (test_below(rng, 60) == 0) {
+        for (i = 0; i < n; i++) {
+            x[i] = test_below(rng, 2)   ? sam_nan()
+                   : test_below(rng, 2) ? -FLT_MAX
+                                        : dendp_bits_f32(0xff800000u);
+        }
+    }
+}
+
+/* The same bits; with -ffast-math sums may be grouped in other ways. */
+static bool sam_same(float a, float b) {
+#ifdef __FAST_MATH__
+    return a - b < 1e-5f && b - a < 1e-5f;
+#else
+    return memcmp(&a, &b, sizeof a) == 0;
+#endif
+}
+
+#define SAM_LARGEST 200000u
+
+/* Thousands of cases of all sizes: the same token and the same bits of its probability. */
+static void test_sampling_plain(void **state) {
+    static const float some_p[8] = {0.0f, 0.0f, 1e-9f, 0.1f, 0.5f, 0.9f, 0.999f, 0.9999999f};
+    static const float some_min[7] = {0.0f, 0.0f, 0.0f, 1.0f, 1e-30f, 0.05f, 0.9f};
+    static const float some_t[12] = {0.0f, 1e-44f, 1e-6f, 0.05f, 0.2f, 0.8f,
+                                     0.8f, 1.0f,   1.5f,  5.0f,  1e6f, 1e36f};
+    const dendp_vector_ops *ops[2];
+    float *x = (float *)malloc(SAM_LARGEST * sizeof *x);
+    uint32_t *scratch = (uint32_t *)malloc((SAM_LARGEST + 1) * sizeof *scratch), done;
+    uint32_t *plain = (uint32_t *)malloc(SAM_LARGEST * sizeof *plain), n_other = 0;
+    test_rng rng;
+    (void)state;
+    ops[0] = dendp_vector_ops_get(DEND_ISA_DEFAULT);
+    ops[1] = dendp_vector_ops_get(DEND_ISA_SCALAR);
+    assert_true(x && scratch && plain);
+    rng.state = 2718;
+    for (done = 0; done < 12000; done++) {
+        uint32_t most = done % 300 == 0 ? SAM_LARGEST : done % 10 == 0 ? 5000 : done % 2 ? 600 : 40;
+        uint32_t n = 1 + test_below(&rng, most), i;
+        uint64_t stream = test_next(&rng), position = test_below(&rng, 1000);
+        dend_sample_params p = sam_params(some_t[test_below(&rng, 12)], 0, some_p[test_below(&rng, 8)],
+                                          some_min[test_below(&rng, 7)]);
+        dend_sampled want = {-1, 1.0f}, got = {-1, 1.0f};
+        p.salt = test_below(&rng, 3);
+        if (test_below(&rng, 2)) {
+            p.top_k = test_below(&rng, 6) == 0   ? 0xffffffffu
+                      : test_below(&rng, 2) == 0 ? 1 + test_below(&rng, n + 3)
+                                                 : 1 + test_below(&rng, 100);
+        }
+        if (test_below(&rng, 4) == 0) {
+            p.top_p = 0.5f + 0.5f * test_float(&rng);
+        }
+        sam_shape(&rng, x, n);
+        ASSERT_STATUS(DEND_OK, sam_plain_sample(ops[1], x, n, &p, stream, position, plain, &want));
+        for (i = 0; i < 2; i++) {
+            scratch[n] = 0xabcdef01u;
+            ASSERT_STATUS(DEND_OK, dendp_sample(ops[i], x, n, &p, stream, position, scratch, &got));
+            if (got.token != want.token || !sam_same(got.logprob, want.logprob)) {
+                fail_msg("case %u: token %d (%g), plain %d (%g), n %u, T %g, k %u, p %g, min %g", done,
+                         got.token, (double)got.logprob, want.token, (double)want.logprob, n,
+                         (double)p.temperature, p.top_k, (double)p.top_p, (double)p.min_p);
+            }
+            assert_true(scratch[n] == 0xabcdef01u);
+        }
+        n_other += (uint32_t)want.token != ops[1]->max_index(x, n);
+    }
+    assert_in_range(n_other, 3000,
+                    11000); /* draws that greedy would not make, or else the cases would say little */
+    free(plain);
+    free(scratch);
+    free(x);
+}
+
+/* next_lift passes over no token that reaches the mark, whatever the mark, and over most that do not. */
+static void test_sampling_lift(void **state) {
+    static const float some_t[6] = {0.002f, 0.1f, 0.8f, 1.0f, 3.0f, 1e5f};
+    const dendp_vector_ops *fast = dendp_vector_ops_get(DEND_ISA_DEFAULT);
+    const dendp_vector_ops *scalar = dendp_vector_ops_get(DEND_ISA_SCALAR);
+    uint32_t round, n_reach = 0, n_passed = 0;
+    test_rng rng;
+    (void)state;
+    rng.state = 3141;
+    for (round = 0; round < 3000; round++) {
+        float x[1000], max;
+        uint32_t n = 1 + test_below(&rng, 1000), i, next = 0;
+        uint64_t stream = test_next(&rng), position = test_next(&rng);
+        double inverse = 1.0 / (double)some_t[test_below(&rng, 6)], mark, floor_logit;
+        dendp_lift lift;
+        for (i = 0; i < n; i++) {
+            x[i] = round % 5 == 0 && test_below(&rng, 5) == 0 ? sam_any(&rng) : 8.0f * test_float(&rng);
+        }
+        i = scalar->max_index(x, n);
+        max = dendp_logit(x, i);
+        if (!dendp_lift_can(max, inverse)) {
+            continue;
+        }
+        mark = (double)max * inverse + dendp_gumbel(stream, position, i) + 8.0 * (double)test_float(&rng);
+        floor_logit = round % 3 ? -1e38 : (double)(8.0f * test_float(&rng));
+        lift.key = dendp_hash_key(dendp_hash2(stream, position));
+        dendp_lift_set(&lift, max, inverse, mark, floor_logit);
+        for (i = 0; i < n; i++) {
+            double value = (double)dendp_logit(x, i);
+            bool reach = value >= floor_logit && value * inverse + dendp_gumbel(stream, position, i) >= mark;
+            if (i == next) {
+                next = scalar->next_lift(&lift, x, i, n);
+                assert_int_equal(next, fast->next_lift(&lift, x, i, n));
+                assert_true(next >= i && next <= n);
+            }
+            if (reach && i != next) {
+                fail_msg("round %u: token %u of %u is passed over, the next is %u", round, i, n, next);
+            }
+            n_reach += reach;
+            n_passed += i == next;
+            next += i == next;
+        }
+    }
+    assert_true(n_reach > 20000);
+    print_message("noise: %u tokens reach the mark, %u are tried\n", n_reach, n_passed);
+    assert_true(4 * n_passed < 5 * n_reach);
+}
+
+/* max_index and next_above against a plain loop, over all kinds of numbers and sizes. */
+static void test_sampling_searches(void **state) {
+    const dendp_vector_ops *ops[2];
+    uint32_t round, isa;
+    test_rng rng;
+    (void)state;
+    ops[0] = dendp_vector_ops_get(DEND_ISA_DEFAULT);
+    ops[1] = dendp_vector_ops_get(DEND_ISA_SCALAR);
+    rng.state = 161;
+    for (round = 0; round < 6000; round++) {
+        static float x[1600];
+        uint32_t n = 1 + test_below(&rng, round % 4 ? 60 : 1600), i, best = 0, start = test_below(&rng, n),
+                 next = n;
+        sam_shape(&rng, x, n);
+        for (i = 1; i < n; i++) {
+            best = sam_plain_logit(x, i) > sam_plain_logit(x, best) ? i : best;
+        }
+        i = test_below(&rng, 3) ? test_below(&rng, n) : best;
+        for (next = start; next < n && sam_plain_logit(x, next) <= sam_plain_logit(x, i); next++) {
+        }
+        for (isa = 0; isa < 2; isa++) {
+            assert_int_equal(best, ops[isa]->max_index(x, n));
+            assert_int_equal(next, ops[isa]->next_above(x, start, n, dendp_order(x[i])));
+        }
+    }
+}
+
 /* -- filters --------------------------------------------------------------- */
 
 /* 20,000 random cases: logits on a coarse grid (many ties) or a fine one, any
@@ -603,5 +933,7 @@ static const struct CMUnitTest tests_sampling_sampler[] = {
     cmocka_unit_test(test_sampling_edges),        cmocka_unit_test(test_sampling_ties),
     cmocka_unit_test(test_sampling_strange),      cmocka_unit_test(test_sampling_infinite),
     cmocka_unit_test(test_sampling_arguments),    cmocka_unit_test(test_sampling_logprob),
-    cmocka_unit_test(test_sampling_keys),         cmocka_unit_test(test_sampling_speed),
+    cmocka_unit_test(test_sampling_plain),        cmocka_unit_test(test_sampling_lift),
+    cmocka_unit_test(test_sampling_searches),     cmocka_unit_test(test_sampling_keys),
+    cmocka_unit_test(test_sampling_speed),
 };

@@ -120,10 +120,17 @@ static uint64_t dendp_mix64(uint64_t x) {
     return x;
 }
 
+#define DENDP_HASH_STEP 0xd6e8feb86659fd93u
+#define DENDP_HASH_START 0x2545f4914f6cdd1du
+
+/* The first half of dendp_hash2: what depends on a alone. */
+static uint64_t dendp_hash_key(uint64_t a) {
+    return dendp_mix64(a + 0x9e3779b97f4a7c15u);
+}
+
 /* An order-sensitive hash of two words. */
 static uint64_t dendp_hash2(uint64_t a, uint64_t b) {
-    return dendp_mix64(dendp_mix64(a + 0x9e3779b97f4a7c15u) ^
-                       (b * 0xd6e8feb86659fd93u + 0x2545f4914f6cdd1du));
+    return dendp_mix64(dendp_hash_key(a) ^ (b * DENDP_HASH_STEP + DENDP_HASH_START));
 }
 
 /* Uniform in the open interval (0, 1), 53 bits, for the key (stream, position, id). */

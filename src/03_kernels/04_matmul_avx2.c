@@ -775,6 +775,7 @@ DENDP_INLINE_AVX2 void dendp_float_panel(const dendp_form form, const unsigned c
     uint32_t base, first, i, r;
     if (n_rows == 1) {
         dendp_float_single(form, panel, k, x, chain);
+        _mm256_zeroupper(); /* for what follows is not AVX code: see 03.09 */
         dendp_float_finish(chain, 16, y);
         return;
     }
@@ -810,6 +811,7 @@ DENDP_INLINE_AVX2 void dendp_float_panel(const dendp_form form, const unsigned c
                 }
             }
         }
+        _mm256_zeroupper();
         for (r = 0; r < rows; r++) {
             dendp_float_finish(chain + r * 16, stride, y + (base + r) * ldy);
         }

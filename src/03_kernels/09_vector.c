@@ -1,5 +1,5 @@
 /* ==========================================================================
- * >>03.09 VECTOR: norm, rotation, activation, softmax
+ * >>03.09 VECTOR: norm, rotation, activation, softmax, searches
  * ==========================================================================
  * The small operations between the matmuls. Each treats a row on its own, in
  * one fixed order, so a row's result cannot depend on its neighbours. The
@@ -109,7 +109,70 @@ static double dendp_sum_exp_scalar(const float *x, uint32_t n, float max) {
     return sum;
 }
 
+/* -- searches over logits (06.01) --
+ * They compare logits as integers: DENDP_ORDER_MOST is that of FLT_MAX and of infinity,
+ * DENDP_ORDER_LEAST that of -FLT_MAX, of minus infinity and of NaN. */
+
+#define DENDP_ORDER_MOST 0x7f7fffff
+#define DENDP_ORDER_LEAST (-0x7f7fffff)
+
+/* An integer that is larger for a larger logit, equal for equal ones (-0 and 0 too). The bits of a float
+ * without its sign count up as the float does; those above infinity's are NaN. */
+static int32_t dendp_order(float x) {
+    uint32_t bits = dendp_f32_bits(x), size = bits & 0x7fffffffu;
+    int32_t order = size < (uint32_t)DENDP_ORDER_MOST ? (int32_t)size : DENDP_ORDER_MOST;
+    return size > 0x7f800000u ? DENDP_ORDER_LEAST : bits >> 31 ? -order : order;
+}
+
+/* The first of the largest of x [n], n > 0. */
+static uint32_t dendp_max_index_scalar(const float *x, uint32_t n) {
+    int32_t most = dendp_order(x[0]);
+    uint32_t i, best = 0;
+    for (i = 1; i < n; i++) {
+        int32_t order = dendp_order(x[i]);
+        best = order > most ? i : best;
+        most = order > most ? order : most;
+    }
+    return best;
+}
+
+/* The first i of start, ..., n - 1 whose dendp_order is above `order`; n where there is none. */
+static uint32_t dendp_next_above_scalar(const float *x, uint32_t start, uint32_t n, int32_t order) {
+    uint32_t i;
+    for (i = start; i < n && dendp_order(x[i]) <= order; i++) {
+    }
+    return i;
+}
+
+/* What next_lift looks for; 06.01 says why. */
+typedef struct dendp_lift {
+    uint64_t key; /* dendp_hash_key of the draw */
+    float max;    /* the largest logit */
+    float least;  /* no logit below can win */
+    float scale;  /* (logit - max) * scale + offset: the most that the bits of a float of 1 - u may be */
+    float offset;
+} dendp_lift;
+
+/* The first i of start, ..., n - 1 whose noise may lift x[i] to the mark; n where there is none. */
+static uint32_t dendp_next_lift_scalar(const dendp_lift *l, const float *x, uint32_t start, uint32_t n) {
+    uint32_t i;
+    for (i = start; i < n; i++) {
+        if (x[i] >= l->least) {
+            uint64_t hash = dendp_mix64(l->key ^ (i * DENDP_HASH_STEP + DENDP_HASH_START));
+            uint32_t rest = dendp_f32_bits((float)(int32_t)(~hash >> 33)); /* of 1 - u, times 2^31 */
+            if ((float)(int32_t)rest < dendp_fma(x[i] - l->max, l->scale, l->offset)) {
+                break;
+            }
+        }
+    }
+    return i;
+}
+
 #if DENDP_X86
+/* While the upper halves of the vector registers are in use, code compiled for SSE alone (dendp_sum16, the
+ * library's log) may run many times slower. Compilers clear them at the end of a function for AVX2, but not
+ * always where it calls one of ours first: hence _mm256_zeroupper where the vectors end. */
+
 /* 2^x of 32 values, in place. Each is a chain of 16 dependent steps: four chains
  * stand side by side so that one fills the waits of the others. */
 #define DENDP_FOUR_VECTORS(M) M(0) M(1) M(2) M(3)
@@ -165,6 +228,7 @@ DENDP_TARGET_AVX2 static void dendp_rms_norm_avx2(const float *x, const float *w
     }
     _mm256_storeu_ps(lane, lo);
     _mm256_storeu_ps(lane + 8, hi);
+    _mm256_zeroupper();
     for (; i < n; i++) {
         lane[i % 16] = dendp_fma(x[i], x[i], lane[i % 16]);
     }
@@ -228,6 +292,7 @@ DENDP_TARGET_AVX2 static float dendp_softmax_avx2(float *s, uint32_t n, float *m
     }
     _mm256_storeu_ps(lane, lo);
     _mm256_storeu_ps(lane + 8, hi);
+    _mm256_zeroupper();
     for (; i < n; i++) {
         s[i] = s[i] > 0.5f * DENDP_MASKED ? dendp_exp2(s[i] - max) : 0.0f;
         lane[i % 16] += s[i];
@@ -253,12 +318,132 @@ DENDP_TARGET_AVX2 static double dendp_sum_exp_avx2(const float *x, uint32_t n, f
         }
         _mm256_storeu_ps(lane, lo);
         _mm256_storeu_ps(lane + 8, hi);
+        _mm256_zeroupper();
         for (; j < n && j < i + 512; j++) {
             lane[j % 16] += dendp_exp2((x[j] - max) * DENDP_LOG2E);
         }
         sum += (double)dendp_sum16(lane);
     }
     return sum;
+}
+
+/* dendp_order of 8 numbers + 2^23 - 1, without its limits: infinity stays above FLT_MAX, a negative NaN below
+ * minus infinity; a positive one is carried past the largest integer to the smallest. */
+#define DENDP_ORDER_SHIFT 0x7fffff
+DENDP_INLINE_AVX2 __m256i dendp_order8(const float *x) {
+    __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(x));
+    __m256i size = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+    return _mm256_add_epi32(_mm256_sign_epi32(size, bits), _mm256_set1_epi32(DENDP_ORDER_SHIFT));
+}
+
+/* One bit for each of 8 true lanes. */
+DENDP_INLINE_AVX2 uint32_t dendp_lanes8(__m256i v) {
+    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(v));
+}
+
+DENDP_TARGET_AVX2 static uint32_t dendp_next_above_avx2(const float *x, uint32_t start, uint32_t n,
+                                                        int32_t order) {
+    /* Nothing is above the most, infinity neither. */
+    const int32_t shifted = order < DENDP_ORDER_MOST ? order + DENDP_ORDER_SHIFT : INT32_MAX;
+    const __m256i limit = _mm256_set1_epi32(shifted);
+    uint32_t i = start, lanes;
+    for (; i + 32 <= n; i += 32) { /* mostly there is none */
+        __m256i a = _mm256_max_epi32(dendp_order8(x + i), dendp_order8(x + i + 8));
+        __m256i b = _mm256_max_epi32(dendp_order8(x + i + 16), dendp_order8(x + i + 24));
+        a = _mm256_cmpgt_epi32(_mm256_max_epi32(a, b), limit);
+        if (!_mm256_testz_si256(a, a)) {
+            break;
+        }
+    }
+    for (; i + 8 <= n; i += 8) {
+        lanes = dendp_lanes8(_mm256_cmpgt_epi32(dendp_order8(x + i), limit));
+        if (lanes) {
+            return i + (uint32_t)__builtin_ctz(lanes);
+        }
+    }
+    return dendp_next_above_scalar(x, i, n, order);
+}
+
+/* Finds the part of 512 that holds the first of the largest, then looks there. */
+DENDP_TARGET_AVX2 static uint32_t dendp_max_index_avx2(const float *x, uint32_t n) {
+    int32_t most = DENDP_ORDER_LEAST, lane[8];
+    uint32_t i, j, part = 0;
+    for (i = 0; i + 512 <= n; i += 512) {
+        const __m256i limit =
+            _mm256_set1_epi32(most < DENDP_ORDER_MOST ? most + DENDP_ORDER_SHIFT : INT32_MAX);
+        __m256i a = limit, b = limit;
+        for (j = i; j < i + 512; j += 16) {
+            a = _mm256_max_epi32(a, dendp_order8(x + j));
+            b = _mm256_max_epi32(b, dendp_order8(x + j + 8));
+        }
+        a = _mm256_max_epi32(a, b);
+        if (dendp_lanes8(_mm256_cmpgt_epi32(a, limit))) {
+            _mm256_storeu_si256((__m256i *)lane, a);
+            for (j = 0; j < 8; j++) {
+                int32_t order = lane[j] - DENDP_ORDER_SHIFT;
+                order = order < DENDP_ORDER_MOST ? order : DENDP_ORDER_MOST;
+                most = order > most ? order : most;
+            }
+            part = i;
+        }
+    }
+    for (j = i; j < n; j++) {
+        if (dendp_order(x[j]) > most) {
+            return i + dendp_max_index_scalar(x + i, n - i);
+        }
+    }
+    return most > DENDP_ORDER_LEAST ? dendp_next_above_avx2(x, part, n, most - 1) : 0;
+}
+
+/* The lower 64 bits of 4 products: c = high * 2^32 + low. */
+DENDP_INLINE_AVX2 __m256i dendp_times64(__m256i x, __m256i low, __m256i high) {
+    __m256i cross =
+        _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(x, 32), low), _mm256_mul_epu32(x, high));
+    return _mm256_add_epi64(_mm256_mul_epu32(x, low), _mm256_slli_epi64(cross, 32));
+}
+
+/* dendp_mix64 of 4 words without its last step, which leaves the upper 31 bits as they are. */
+DENDP_INLINE_AVX2 __m256i dendp_mix64x4(__m256i x) {
+    x = _mm256_xor_si256(x, _mm256_srli_epi64(x, 30));
+    x = dendp_times64(x, _mm256_set1_epi64x(0x1ce4e5b9), _mm256_set1_epi64x(0xbf58476d));
+    x = _mm256_xor_si256(x, _mm256_srli_epi64(x, 27));
+    return dendp_times64(x, _mm256_set1_epi64x(0x133111eb), _mm256_set1_epi64x(0x94d049bb));
+}
+
+DENDP_TARGET_AVX2 static uint32_t dendp_next_lift_avx2(const dendp_lift *l, const float *x, uint32_t start,
+                                                       uint32_t n) {
+    const __m256i key = _mm256_set1_epi64x((int64_t)l->key),
+                  step = _mm256_set1_epi64x((int64_t)(8 * DENDP_HASH_STEP));
+    const __m256 max = _mm256_set1_ps(l->max), least = _mm256_set1_ps(l->least);
+    const __m256 scale = _mm256_set1_ps(l->scale), offset = _mm256_set1_ps(l->offset);
+    __m256i a, b; /* id * STEP + START of the ids 0 1 4 5 and of 2 3 6 7 */
+    uint64_t word[8];
+    uint32_t i;
+    for (i = 0; i < 8; i++) {
+        word[i] =
+            ((uint64_t)start + (i & 1u) + (i & 2u) * 2 + (i & 4u) / 2) * DENDP_HASH_STEP + DENDP_HASH_START;
+    }
+    a = _mm256_loadu_si256((const __m256i *)word);
+    b = _mm256_loadu_si256((const __m256i *)(word + 4));
+    for (i = start; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_loadu_ps(x + i), seen = _mm256_cmp_ps(v, least, _CMP_GE_OQ), hash, rest;
+        if (_mm256_movemask_ps(seen)) {
+            uint32_t lanes;
+            hash = _mm256_shuffle_ps(_mm256_castsi256_ps(dendp_mix64x4(_mm256_xor_si256(a, key))),
+                                     _mm256_castsi256_ps(dendp_mix64x4(_mm256_xor_si256(b, key))), 0xdd);
+            rest = _mm256_xor_ps(hash, _mm256_castsi256_ps(_mm256_set1_epi32(-1)));
+            rest = _mm256_cvtepi32_ps(_mm256_srli_epi32(_mm256_castps_si256(rest), 1));
+            rest = _mm256_cvtepi32_ps(_mm256_castps_si256(rest));
+            v = _mm256_fmadd_ps(_mm256_sub_ps(v, max), scale, offset);
+            lanes = (uint32_t)_mm256_movemask_ps(_mm256_and_ps(seen, _mm256_cmp_ps(rest, v, _CMP_LT_OQ)));
+            if (lanes) {
+                return i + (uint32_t)__builtin_ctz(lanes);
+            }
+        }
+        a = _mm256_add_epi64(a, step);
+        b = _mm256_add_epi64(b, step);
+    }
+    return dendp_next_lift_scalar(l, x, i, n);
 }
 
 /* -- AVX-512: the 16 lanes of the sums are one register -- */
@@ -293,6 +478,7 @@ DENDP_TARGET_AVX512 static void dendp_rms_norm_avx512(const float *x, const floa
         sum = _mm512_fmadd_ps(v, v, sum);
     }
     _mm512_storeu_ps(lane, sum);
+    _mm256_zeroupper();
     for (; i < n; i++) {
         lane[i % 16] = dendp_fma(x[i], x[i], lane[i % 16]);
     }
@@ -341,6 +527,7 @@ DENDP_TARGET_AVX512 static float dendp_softmax_avx512(float *s, uint32_t n, floa
         sum = _mm512_add_ps(sum, a);
     }
     _mm512_storeu_ps(lane, sum);
+    _mm256_zeroupper();
     return dendp_sum16(lane);
 }
 
@@ -356,6 +543,7 @@ DENDP_TARGET_AVX512 static double dendp_sum_exp_avx512(const float *x, uint32_t 
             part = _mm512_add_ps(part, dendp_exp2_avx512(e));
         }
         _mm512_storeu_ps(lane, part);
+        _mm256_zeroupper();
         for (; j < n && j < i + 512; j++) {
             lane[j % 16] += dendp_exp2((x[j] - max) * DENDP_LOG2E);
         }
@@ -528,17 +716,23 @@ typedef struct dendp_vector_ops {
     void (*silu_mul)(const float *gate, const float *up, uint32_t n, float *y);
     float (*softmax)(float *s, uint32_t n, float *max_out);
     double (*sum_exp)(const float *x, uint32_t n, float max);
+    uint32_t (*max_index)(const float *x, uint32_t n);
+    uint32_t (*next_above)(const float *x, uint32_t start, uint32_t n, int32_t order);
+    uint32_t (*next_lift)(const dendp_lift *l, const float *x, uint32_t start, uint32_t n);
 } dendp_vector_ops;
 
 /* DEFAULT = the best that this processor has. */
 static const dendp_vector_ops *dendp_vector_ops_get(dend_isa isa) {
-    static const dendp_vector_ops scalar = {dendp_rms_norm_scalar, dendp_silu_mul_scalar,
-                                            dendp_softmax_scalar, dendp_sum_exp_scalar};
+    static const dendp_vector_ops scalar = {
+        dendp_rms_norm_scalar,  dendp_silu_mul_scalar,   dendp_softmax_scalar,  dendp_sum_exp_scalar,
+        dendp_max_index_scalar, dendp_next_above_scalar, dendp_next_lift_scalar};
 #if DENDP_X86
-    static const dendp_vector_ops avx2 = {dendp_rms_norm_avx2, dendp_silu_mul_avx2, dendp_softmax_avx2,
-                                          dendp_sum_exp_avx2};
-    static const dendp_vector_ops avx512 = {dendp_rms_norm_avx512, dendp_silu_mul_avx512,
-                                            dendp_softmax_avx512, dendp_sum_exp_avx512};
+    static const dendp_vector_ops avx2 = {dendp_rms_norm_avx2, dendp_silu_mul_avx2,  dendp_softmax_avx2,
+                                          dendp_sum_exp_avx2,  dendp_max_index_avx2, dendp_next_above_avx2,
+                                          dendp_next_lift_avx2};
+    static const dendp_vector_ops avx512 = {
+        dendp_rms_norm_avx512, dendp_silu_mul_avx512, dendp_softmax_avx512, dendp_sum_exp_avx512,
+        dendp_max_index_avx2,  dendp_next_above_avx2, dendp_next_lift_avx2};
     if ((isa == DEND_ISA_DEFAULT || isa == DEND_ISA_AVX512) &&
         (dendp_cpu_features() & DENDP_AVX512_NEEDS) == DENDP_AVX512_NEEDS) {
         return &avx512;
@@ -547,8 +741,9 @@ static const dendp_vector_ops *dendp_vector_ops_get(dend_isa isa) {
         return &avx2;
     }
 #elif DENDP_ARM64
-    static const dendp_vector_ops neon = {dendp_rms_norm_neon, dendp_silu_mul_neon, dendp_softmax_neon,
-                                          dendp_sum_exp_neon};
+    static const dendp_vector_ops neon = {
+        dendp_rms_norm_neon,    dendp_silu_mul_neon,     dendp_softmax_neon,    dendp_sum_exp_neon,
+        dendp_max_index_scalar, dendp_next_above_scalar, dendp_next_lift_scalar};
     if (isa != DEND_ISA_SCALAR) { /* every AArch64 processor has it */
         return &neon;
     }

@@ -18,12 +18,44 @@
  *     top_p   the smallest prefix of the sorted rest whose mass reaches p
  *     min_p   no token below min_p times the largest probability
  *
- * Equal logits count as ordered by token id, lower first. Sorting is lazy: a
- * heap gives up its largest elements one at a time, so top_k = 40 of 150,000
- * costs one pass and 40 pops. Without top_k and top_p nothing is sorted, and
- * noise is computed only for tokens that it could still lift to the top
- * (g < 37.5). A logit that is NaN counts as minus infinity.
+ * Equal logits count as ordered by token id, lower first. A logit that is NaN
+ * counts as minus infinity.
+ *
+ * THE WORK. There are some 150,000 tokens, and nearly all lose. The rules above
+ * are never bent for speed: each shortcut only passes over tokens of which it is
+ * proved that they change nothing.
+ *
+ * Noise. With the best sum so far as the mark, token i wins only if
+ *
+ *     g_i > mark - logit_i / T,   that is   -log u_i < w_i = e^(logit_i / T - mark)
+ *
+ * Since 1 - u <= -log u, it cannot win unless 1 - u_i < w_i, or
+ *
+ *     log2(1 - u_i) < (logit_i / T - mark) * log2 e
+ *
+ * On the left no logarithm is needed: the bits of a float 2^e (1 + m), read as
+ * an integer, are 2^23 (e + 127 + m), and e + m <= e + log2(1 + m) (Mitchell,
+ * "Computer multiplication and division using binary logarithms", 1962). So a
+ * hash, a difference, a product and a comparison decide for each token (next_lift
+ * in 03.09). The two real logarithms are for the few that pass: about as many as
+ * the weights w_i, each at most 1, sum to, and fewer with every new mark. Where not
+ * even the largest noise (37.5) would do, or min_p forbids, there is no hash either.
+ *
+ * top_k keeps a heap of the k best, worst first. A token that is not above the
+ * worst is passed over, 32 at a time (next_above): of n tokens in random order
+ * about k ln(n/k) enter.
+ *
+ * top_p takes the tokens best first until their mass is reached, and so they must
+ * be sorted; but only as far as that. Those within 4 of the best are picked out and
+ * form a heap, which gives up its best one at a time. If they are not enough, those
+ * within 5 follow, then 6.25, and so on; beyond 16 all that are left. Where a model
+ * has something to say the first heap, of a few tokens, is enough.
  * ======================================================================== */
+
+#define DENDP_NOISE_MOST 37.5 /* above any dendp_gumbel */
+#define DENDP_BAND 4.0        /* top_p first sorts the logits within this of the best, */
+#define DENDP_BAND_GROWS 1.25 /* then those within so many times as much, */
+#define DENDP_BAND_MOST 16.0  /* and all, once it is beyond this */
 
 /* The logit that the rules see. */
 static float dendp_logit(const float *logits, uint32_t i) {
@@ -31,24 +63,29 @@ static float dendp_logit(const float *logits, uint32_t i) {
     return dendp_finite(x) ? x : (dendp_f32_bits(x) == 0x7f800000u ? FLT_MAX : -FLT_MAX);
 }
 
-/* True when token a stands before token b: larger logit, then lower id. */
-static bool dendp_logit_before(const float *logits, uint32_t a, uint32_t b) {
-    float x = dendp_logit(logits, a), y = dendp_logit(logits, b);
-    return x > y || (x >= y && a < b);
+/* The place of a token among all: larger for a larger logit, then for a lower id. */
+static int64_t dendp_rank(const float *logits, uint32_t id) {
+    return (int64_t)dendp_order(logits[id]) * 4294967296 - (int64_t)id;
 }
 
-/* Sinks heap[i] in a heap of n ids whose first stands before all others. */
-static void dendp_heap_sink(const float *logits, uint32_t *heap, uint32_t n, uint32_t i) {
-    uint32_t id = heap[i];
+/* Sinks heap[i] in a heap of n ids whose first is the best of all, or, if `worst`, the worst. Which child is
+ * the better no processor can guess, so that comparison is a sum, not a branch. */
+static void dendp_heap_sink(const float *logits, uint32_t *heap, uint32_t n, uint32_t i, bool worst) {
+    const uint32_t id = heap[i];
+    const int64_t sign = worst ? -1 : 1, rank = sign * dendp_rank(logits, id);
     for (;;) {
         uint32_t child = 2 * i + 1;
+        int64_t left, right;
         if (child >= n) {
             break;
         }
-        if (child + 1 < n && dendp_logit_before(logits, heap[child + 1], heap[child])) {
-            child++;
+        left = sign * dendp_rank(logits, heap[child]);
+        if (child + 1 < n) {
+            right = sign * dendp_rank(logits, heap[child + 1]);
+            child += (uint32_t)(right > left);
+            left = right > left ? right : left;
         }
-        if (!dendp_logit_before(logits, heap[child], id)) {
+        if (rank > left) {
             break;
         }
         heap[i] = heap[child];
@@ -57,47 +94,96 @@ static void dendp_heap_sink(const float *logits, uint32_t *heap, uint32_t n, uin
     heap[i] = id;
 }
 
-/* Writes the survivors of top_k and top_p, best first, to the end of ids [n]
- * and returns their number; ids + n - result is the first. */
-static uint32_t dendp_sample_filter(const float *logits, uint32_t n, const dend_sample_params *p,
-                                    double total, float max, uint32_t *ids) {
-    uint32_t i, left = n, k = p->top_k ? dendp_min_u32(p->top_k, n) : n;
-    double mass = 0.0, want;
-    bool nucleus = p->top_p > 0.0f && p->top_p < 1.0f;
-    for (i = 0; i < n; i++) {
+static void dendp_heap_make(const float *logits, uint32_t *heap, uint32_t n, bool worst) {
+    uint32_t i;
+    for (i = n / 2; i-- > 0;) {
+        dendp_heap_sink(logits, heap, n, i, worst);
+    }
+}
+
+/* Moves the first of a heap of n ids behind the other n - 1, and returns it. */
+static uint32_t dendp_heap_pop(const float *logits, uint32_t *heap, uint32_t n, bool worst) {
+    uint32_t id = heap[0];
+    heap[0] = heap[n - 1];
+    heap[n - 1] = id;
+    if (n > 1) {
+        dendp_heap_sink(logits, heap, n - 1, 0, worst);
+    }
+    return id;
+}
+
+/* e^(logit - max): the mass of a token, that of the best being 1. */
+static double dendp_mass(const float *logits, uint32_t i, float max) {
+    return exp((double)dendp_logit(logits, i) - (double)max);
+}
+
+/* Writes the k best of logits [n] to ids [k], as a heap with the worst first. 0 < k <= n. */
+static void dendp_sample_top_k(const dendp_vector_ops *ops, const float *logits, uint32_t n, uint32_t k,
+                               uint32_t *ids) {
+    uint32_t i;
+    for (i = 0; i < k; i++) {
         ids[i] = i;
     }
-    for (i = n / 2; i-- > 0;) {
-        dendp_heap_sink(logits, ids, n, i);
+    dendp_heap_make(logits, ids, k, true);
+    /* Of equal logits the later has the higher id and stands behind. */
+    while ((i = ops->next_above(logits, i, n, dendp_order(logits[ids[0]]))) < n) {
+        ids[0] = i++;
+        dendp_heap_sink(logits, ids, k, 0, true);
     }
-    /* A popped id moves behind the shrinking heap: best at the very end. */
-    while (left > n - k) {
-        uint32_t best = ids[0];
-        if (nucleus && !p->top_k && mass >= (double)p->top_p * total && left < n) {
-            break; /* without top_k the total is known, so popping can stop early */
+}
+
+/* Sorts ids [k], a heap with the worst first, best first; returns how many it takes to reach the share p of
+ * the mass of all k. */
+static uint32_t dendp_sample_top_p_of_k(const float *logits, uint32_t k, double p, float max, uint32_t *ids) {
+    double mass = 0.0, want;
+    uint32_t i;
+    for (i = k; i > 0; i--) {
+        dendp_heap_pop(logits, ids, i, true);
+    }
+    for (i = 0; i < k; i++) {
+        mass += dendp_mass(logits, ids[i], max);
+    }
+    want = p * mass;
+    mass = 0.0;
+    for (i = 0; i < k && (mass < want || i == 0); i++) {
+        mass += dendp_mass(logits, ids[i], max);
+    }
+    return i;
+}
+
+/* Writes the best tokens whose mass reaches `want` to ids [n], in no order, and returns their number. */
+static uint32_t dendp_sample_top_p(const dendp_vector_ops *ops, const float *logits, uint32_t n, double want,
+                                   float max, uint32_t *ids) {
+    int32_t above = INT32_MAX, upto; /* the band: orders above `above`, up to `upto` */
+    uint32_t done = 0, i;
+    double mass = 0.0, width = DENDP_BAND;
+    while (done < n && (mass < want || done == 0)) {
+        uint32_t *heap = ids + done, held = 0, left;
+        double edge = (double)max - width;
+        upto = above;
+        if (width < DENDP_BAND_MOST && edge > -(double)FLT_MAX) {
+            above = dendp_order((float)edge);
+            for (i = 0; (i = ops->next_above(logits, i, n, above)) < n; i++) {
+                if (dendp_order(logits[i]) <= upto) {
+                    heap[held++] = i;
+                }
+            }
+        } else { /* all that is left */
+            for (i = 0; i < n; i++) {
+                if (dendp_order(logits[i]) <= upto) {
+                    heap[held++] = i;
+                }
+            }
         }
-        left--;
-        ids[0] = ids[left];
-        ids[left] = best;
-        if (left > 0) {
-            dendp_heap_sink(logits, ids, left, 0);
+        dendp_heap_make(logits, heap, held, false);
+        for (left = held; left > 0 && (mass < want || done + (held - left) == 0); left--) {
+            mass += dendp_mass(logits, dendp_heap_pop(logits, heap, left, false), max);
         }
-        mass += exp((double)dendp_logit(logits, best) - (double)max);
+        memmove(heap, heap + left, (held - left) * sizeof *heap); /* the popped stand behind the others */
+        done += held - left;
+        width *= DENDP_BAND_GROWS;
     }
-    if (nucleus && p->top_k) {
-        want = (double)p->top_p * mass;
-        mass = 0.0;
-        for (i = n; i > left && (mass < want || i == n); i--) {
-            mass += exp((double)dendp_logit(logits, ids[i - 1]) - (double)max);
-        }
-        left = i;
-    }
-    for (i = 0; i < (n - left) / 2; i++) { /* the popped run stands worst first: turn it round */
-        uint32_t swap = ids[left + i];
-        ids[left + i] = ids[n - 1 - i];
-        ids[n - 1 - i] = swap;
-    }
-    return n - left;
+    return done;
 }
 
 /* Sum of e^(logit - max) over logits [n]. Where the best is infinite, only those that equal it count. */
@@ -120,34 +206,60 @@ static dend_status dendp_sample_check(const dend_sample_params *p) {
     return DEND_OK;
 }
 
+/* Where single precision can say which tokens noise may lift: no logit, divided by the temperature, is so
+ * large that its rounding would show. */
+static bool dendp_lift_can(float max, double inverse) {
+    double size = fabs((double)max) * inverse;
+    return size < 65536.0 && inverse > 1e-20 && inverse < 1e20;
+}
+
+/* Sets what next_lift looks for: a sum that may reach the mark, of a logit not below floor_logit. Wherever
+ * numbers are rounded the margin is larger: a 64th of an octave of noise, 0.1 of a sum, 1e-6 of a logit. */
+static void dendp_lift_set(dendp_lift *l, float max, double inverse, double mark, double floor_logit) {
+    const double octave = 8388608.0, log2e = 1.4426950408889634;
+    double least = (mark - DENDP_NOISE_MOST - 0.1) / inverse;
+    least = least > floor_logit ? least : floor_logit;
+    l->max = max;
+    l->least = (float)(least - 1e-6 * (1.0 + fabs(least)));
+    l->scale = (float)(inverse * log2e * octave);
+    /* 2^-31 is the unit of the 31 bits of 1 - u; 127 is the bias of a float's exponent. */
+    l->offset = (float)((((double)max * inverse - mark) * log2e + 31.0 + 127.0 + 1.0 / 64.0) * octave);
+}
+
 /* Chooses a token of logits [n]; see dend_sample_logits. */
 static dend_status dendp_sample(const dendp_vector_ops *ops, const float *logits, uint32_t n,
                                 const dend_sample_params *params, uint64_t stream, uint64_t position,
                                 uint32_t *scratch, dend_sampled *out) {
     const dend_sample_params zero = {0.0f, 0, 0.0f, 0.0f, 0};
     const dend_sample_params *p = params ? params : &zero;
-    const uint32_t *ids = NULL;
-    uint32_t i, count = n, best = 0;
+    const uint32_t *ids = NULL; /* what top_k and top_p leave; NULL = all */
+    uint32_t i, count = n, best;
     double logprob, total, best_value = 0.0, floor_logit, inverse;
     float max;
     if (!logits || !out || n == 0 || dendp_sample_check(p) != DEND_OK) {
         return DEND_ERR_ARGUMENT;
     }
-    for (i = 1; i < n; i++) {
-        best = dendp_logit(logits, i) > dendp_logit(logits, best) ? i : best;
-    }
+    best = ops->max_index(logits, n);
     max = dendp_logit(logits, best);
     total = dendp_sample_total(ops, logits, n, max);
     if (p->temperature > 0.0f) {
-        bool sorted = p->top_k || (p->top_p > 0.0f && p->top_p < 1.0f);
-        if (sorted && !scratch) {
+        bool nucleus = p->top_p > 0.0f && p->top_p < 1.0f, lifting;
+        dendp_lift lift;
+        if ((p->top_k || nucleus) && !scratch) {
             return DEND_ERR_ARGUMENT;
         }
         stream = dendp_hash2(stream, p->salt);
         inverse = 1.0 / (double)p->temperature;
-        if (sorted) {
-            count = dendp_sample_filter(logits, n, p, total, max, scratch);
-            ids = scratch + (n - count);
+        if (p->top_k && (p->top_k < n || nucleus)) {
+            count = dendp_min_u32(p->top_k, n);
+            dendp_sample_top_k(ops, logits, n, count, scratch);
+            if (nucleus) {
+                count = dendp_sample_top_p_of_k(logits, count, (double)p->top_p, max, scratch);
+            }
+            ids = scratch;
+        } else if (nucleus) {
+            count = dendp_sample_top_p(ops, logits, n, (double)p->top_p * total, max, scratch);
+            ids = scratch;
         }
         /* What counts as minus infinity is not drawn, at any temperature, unless there is nothing else. */
         floor_logit = max > -FLT_MAX ? -(double)FLT_MAX * (1.0 - 1e-9) : -(double)FLT_MAX;
@@ -156,10 +268,20 @@ static dend_status dendp_sample(const dendp_vector_ops *ops, const float *logits
         }
         /* The best token survives every filter, so it sets the mark first. */
         best_value = (double)max * inverse + dendp_gumbel(stream, position, best);
+        lifting = !ids && dendp_lift_can(max, inverse);
+        lift.key = dendp_hash_key(dendp_hash2(stream, position));
         for (i = 0; i < count; i++) {
             uint32_t id = ids ? ids[i] : i;
-            double value = (double)dendp_logit(logits, id);
-            if (value < floor_logit || value * inverse + 37.5 < best_value) {
+            double value;
+            if (lifting) {
+                dendp_lift_set(&lift, max, inverse, best_value, floor_logit);
+                id = i = ops->next_lift(&lift, logits, i, n);
+                if (id >= n) {
+                    break;
+                }
+            }
+            value = (double)dendp_logit(logits, id);
+            if (value < floor_logit || value * inverse + DENDP_NOISE_MOST < best_value) {
                 continue;
             }
             value = value * inverse + dendp_gumbel(stream, position, id);
