@@ -8,6 +8,9 @@
 
 #include <float.h>
 #include <math.h>
+#if DENDP_X86
+#include <cpuid.h>
+#endif
 
 /* -- matrices to test with ---------------------------------------------------- */
 
@@ -952,6 +955,108 @@ static void test_kernels_get(void **state) {
     assert_null(dendp_kernels_get((dend_isa)77));
 }
 
+#if DENDP_X86 && !defined(DEND_TEST_SIMDE)
+/* Whether the upper halves of vector registers are in use (XGETBV 1, bit 2). */
+static bool mm_dirty(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(1));
+    (void)high;
+    return low & 4u;
+}
+
+DENDP_TARGET_AVX2 static void mm_clean_up(void) {
+    __asm__ volatile("vzeroupper" : : : "memory");
+}
+
+DENDP_TARGET_AVX2 static void mm_make_dirty(void) {
+    __asm__ volatile("vpcmpeqb %%ymm5, %%ymm5, %%ymm5" : : : "memory");
+}
+
+/* Code for SSE alone may run many times slower while they are. */
+#define MM_CLEAN(call)                                                                                       \
+    {                                                                                                        \
+        mm_clean_up();                                                                                       \
+        call;                                                                                                \
+        if (mm_dirty()) {                                                                                    \
+            fail_msg("upper halves are in use after %s, ISA %s", #call, kn->name);                           \
+        }                                                                                                    \
+    }
+#endif
+
+/* Vector code leaves the upper halves of the registers clean. */
+static void test_kernels_leave_clean_registers(void **state) {
+#if DENDP_X86 && !defined(DEND_TEST_SIMDE)
+    static const uint32_t ns[] = {1, 2, 3, 4, 5, 8, 9, 64};
+    unsigned int a = 0, b = 0, c = 0, d = 0;
+    float *x, *y, most = 0;
+    test_rng rng;
+    uint32_t isa, t, i;
+    (void)state;
+    if (!(dendp_cpu_features() & DENDP_CPU_AVX2) || !__get_cpuid_count(13, 1, &a, &b, &c, &d) ||
+        !(a >> 2 & 1u)) {
+        print_message("this processor does not tell\n");
+        return;
+    }
+    mm_clean_up();
+    assert_false(mm_dirty());
+    mm_make_dirty();
+    assert_true(mm_dirty());
+    mm_clean_up();
+    rng.state = 91;
+    x = mm_floats(64 * 512, &rng);
+    y = mm_floats(64 * 512, &rng);
+    for (isa = 0; isa < MM_N_ISAS; isa++) {
+        const dendp_kernels *kn = dendp_kernels_get(mm_isas[isa]);
+        const dendp_vector_ops *ops;
+        const dendp_tile_ops *tiles;
+        if (!kn) {
+            continue;
+        }
+        for (t = 0; t < MM_N_TYPES; t++) {
+            mm_matrix m;
+            mm_make(&m, &mm_types[t], 33, mm_k(mm_types[t].id, 256), &rng, -1);
+            for (i = 0; i < sizeof ns / sizeof ns[0]; i++) {
+                void *act = mm_is_float(mm_types[t].id) ? NULL : mm_quantise(kn, x, 256, ns[i], m.p.k);
+                MM_CLEAN(dendp_matmul(kn, &m.p, act, act ? NULL : x, 256, ns[i], 0, m.p.n_panels, y, 33))
+                free(act);
+            }
+            mm_free(&m);
+        }
+        {
+            dendp_act_block block[9];
+            MM_CLEAN(kn->act_row(x, 256, 8, block, 1))
+            MM_CLEAN(kn->act_row(x, 250, 8, block, 1))
+        }
+        ops = dendp_vector_ops_get(mm_isas[isa]);
+        for (i = 505; i <= 512; i++) {
+            MM_CLEAN(ops->rms_norm(x, x + 512, 1e-5f, i, y))
+            MM_CLEAN(ops->silu_mul(x, x + 512, i, y))
+            MM_CLEAN(ops->sum_exp(x, i, 100.0f))
+            MM_CLEAN(ops->max_index(x, i))
+        }
+        MM_CLEAN(ops->softmax(y, 512, &most))
+        MM_CLEAN(ops->softmax(y, 16, &most))
+        tiles = dendp_tile_ops_get(mm_isas[isa]);
+        for (t = 0; t < 3; t++) {
+            for (i = 1; i <= 9; i++) {
+                static unsigned char tile[80 * 64 * 4] DENDP_ALIGNED;
+                static dendp_q8_query bytes[9 * 3];
+                const void *v[4] = {tile, tile, tile, tile};
+                const uint16_t mask[4] = {0xffff, 0x7fff, 0xffff, 3};
+                const void *q = t == 2 ? (const void *)bytes : (const void *)x;
+                MM_CLEAN(dendp_q8_put_query(tiles->act_row, x, 80, bytes))
+                MM_CLEAN(tiles->score[t](tile, tile, 80, q, i, y, 64))
+                MM_CLEAN(tiles->add_v[t](v, v, mask, 4, 80, x, 64, i, y))
+            }
+        }
+    }
+    free(x);
+    free(y);
+#else
+    (void)state;
+#endif
+}
+
 static const struct CMUnitTest tests_kernels_matmul[] = {
     cmocka_unit_test(test_panels_plan_sizes),
     cmocka_unit_test(test_panels_plan_refuses),
@@ -971,4 +1076,5 @@ static const struct CMUnitTest tests_kernels_matmul[] = {
     cmocka_unit_test(test_matmul_odd_activations),
     cmocka_unit_test(test_matmul_float_specials),
     cmocka_unit_test(test_kernels_get),
+    cmocka_unit_test(test_kernels_leave_clean_registers),
 };

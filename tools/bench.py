@@ -85,7 +85,7 @@ def peer_bench(peer, folder, model, work, threads):
     repack = ["-rtr", "1"] if peer == "ik" else []  # its faster layout; llama.cpp repacks by itself
     if batched:
         command = [os.path.join(folder, "llama-batched-bench"), "-m", model, "-t", str(threads), "-c", "8192", *batched]
-        command += ["-rtr"] if peer == "ik" else []
+        command += ["-rtr"] if peer == "ik" else ["-kvu"]  # one cache that branches share
     else:
         arguments = ik_bench if peer == "ik" and ik_bench else bench
         command = [os.path.join(folder, "llama-bench"), "-m", model, "-t", str(threads), "-r", "1", "-o", "json",
