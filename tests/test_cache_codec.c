@@ -929,19 +929,36 @@ static void test_vector_rope(void **state) {
                 w[4], 40 * 4 * TK_U, 0);
 }
 
+/* Two roundings, as the scalar form has them, in every lane. */
+static void test_vector_blend(void **state) {
+    const dendp_vector_ops *ops[TK_N_ISAS];
+    float o[67], part[67], got[68];
+    uint32_t isa, n, i;
+    test_rng rng;
+    (void)state;
+    tk_vector_ops(ops);
+    rng.state = 87;
+    for (n = 0; n <= 67; n++) {
+        float keep = test_float(&rng), add = test_float(&rng);
+        tk_random(&rng, o, 67);
+        tk_random(&rng, part, 67);
+        for (isa = 0; isa < TK_N_ISAS; isa++) {
+            memcpy(got, o, sizeof o);
+            ops[isa]->blend(got, keep, part, add, n);
+            for (i = 0; i < 67; i++) {
+                TC_CHECK(tk_same(got[i], i < n ? dendp_fma(part[i], add, dendp_keep(o[i] * keep)) : o[i]));
+            }
+        }
+    }
+}
+
 static const struct CMUnitTest tests_cache_codec[] = {
-    cmocka_unit_test(test_codec_round_trip),
-    cmocka_unit_test(test_codec_copy_slots),
-    cmocka_unit_test(test_codec_toy_itself),
-    cmocka_unit_test(test_codec_extremes),
-    cmocka_unit_test(test_tiles_against_float64),
-    cmocka_unit_test(test_tiles_dispatch),
-    cmocka_unit_test(test_tiles_rows_independent),
-    cmocka_unit_test(test_tiles_chunks),
-    cmocka_unit_test(test_vector_exp2),
-    cmocka_unit_test(test_vector_rms_norm),
-    cmocka_unit_test(test_vector_silu_mul),
-    cmocka_unit_test(test_vector_softmax),
-    cmocka_unit_test(test_vector_sum_exp),
+    cmocka_unit_test(test_vector_blend),     cmocka_unit_test(test_codec_round_trip),
+    cmocka_unit_test(test_codec_copy_slots), cmocka_unit_test(test_codec_toy_itself),
+    cmocka_unit_test(test_codec_extremes),   cmocka_unit_test(test_tiles_against_float64),
+    cmocka_unit_test(test_tiles_dispatch),   cmocka_unit_test(test_tiles_rows_independent),
+    cmocka_unit_test(test_tiles_chunks),     cmocka_unit_test(test_vector_exp2),
+    cmocka_unit_test(test_vector_rms_norm),  cmocka_unit_test(test_vector_silu_mul),
+    cmocka_unit_test(test_vector_softmax),   cmocka_unit_test(test_vector_sum_exp),
     cmocka_unit_test(test_vector_rope),
 };

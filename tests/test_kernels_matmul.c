@@ -1033,6 +1033,7 @@ static void test_kernels_leave_clean_registers(void **state) {
             MM_CLEAN(ops->silu_mul(x, x + 512, i, y))
             MM_CLEAN(ops->sum_exp(x, i, 100.0f))
             MM_CLEAN(ops->max_index(x, i))
+            MM_CLEAN(ops->blend(y, 0.5f, x, 0.25f, i))
         }
         MM_CLEAN(ops->softmax(y, 512, &most))
         MM_CLEAN(ops->softmax(y, 16, &most))

@@ -133,13 +133,15 @@ static uint64_t dendp_hash2(uint64_t a, uint64_t b) {
     return dendp_mix64(dendp_hash_key(a) ^ (b * DENDP_HASH_STEP + DENDP_HASH_START));
 }
 
-/* Uniform in the open interval (0, 1), 53 bits, for the key (stream, position, id). */
+/* Uniform in the open interval (0, 1), 53 bits, for the key (stream, position, id).
+ * The largest of them would be rounded to 1. */
 static double dendp_uniform(uint64_t stream, uint64_t position, uint64_t id) {
     uint64_t x = dendp_hash2(dendp_hash2(stream, position), id);
-    return ((double)(x >> 11) + 0.5) * (1.0 / 9007199254740992.0);
+    double u = ((double)(x >> 11) + 0.5) * (1.0 / 9007199254740992.0);
+    return u < 1.0 ? u : 1.0 - 1.0 / 9007199254740992.0;
 }
 
-/* Standard Gumbel noise for the key: at most 37.4, since u < 1 - 2^-54. */
+/* Standard Gumbel noise for the key: at most 36.8, since u <= 1 - 2^-53. */
 static double dendp_gumbel(uint64_t stream, uint64_t position, uint64_t id) {
     return -log(-log(dendp_uniform(stream, position, id)));
 }

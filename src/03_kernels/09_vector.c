@@ -168,6 +168,14 @@ static uint32_t dendp_next_lift_scalar(const dendp_lift *l, const float *x, uint
     return i;
 }
 
+/* o = o * keep + part * add: two partial results of attention become one.  o, part [n]. */
+static void dendp_blend_scalar(float *o, float keep, const float *part, float add, uint32_t n) {
+    uint32_t i;
+    for (i = 0; i < n; i++) {
+        o[i] = dendp_fma(part[i], add, o[i] * keep);
+    }
+}
+
 #if DENDP_X86
 /* While the upper halves of the vector registers are in use, code compiled for SSE alone (dendp_sum16, the
  * library's log) may run many times slower. Compilers clear them at the end of a function for AVX2, but not
@@ -446,6 +454,18 @@ DENDP_TARGET_AVX2 static uint32_t dendp_next_lift_avx2(const dendp_lift *l, cons
     return dendp_next_lift_scalar(l, x, i, n);
 }
 
+DENDP_TARGET_AVX2 static void dendp_blend_avx2(float *o, float keep, const float *part, float add,
+                                               uint32_t n) {
+    const __m256 k = _mm256_set1_ps(keep), a = _mm256_set1_ps(add);
+    uint32_t i;
+    for (i = 0; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(o + i), k);
+        _mm256_storeu_ps(o + i, _mm256_fmadd_ps(_mm256_loadu_ps(part + i), a, v));
+    }
+    _mm256_zeroupper();
+    dendp_blend_scalar(o + i, keep, part + i, add, n - i);
+}
+
 /* -- AVX-512: the 16 lanes of the sums are one register -- */
 
 DENDP_INLINE_AVX512 __m512 dendp_max16(__m512 a, __m512 b) { /* a > b ? a : b */
@@ -716,6 +736,7 @@ typedef struct dendp_vector_ops {
     void (*silu_mul)(const float *gate, const float *up, uint32_t n, float *y);
     float (*softmax)(float *s, uint32_t n, float *max_out);
     double (*sum_exp)(const float *x, uint32_t n, float max);
+    void (*blend)(float *o, float keep, const float *part, float add, uint32_t n);
     uint32_t (*max_index)(const float *x, uint32_t n);
     uint32_t (*next_above)(const float *x, uint32_t start, uint32_t n, int32_t order);
     uint32_t (*next_lift)(const dendp_lift *l, const float *x, uint32_t start, uint32_t n);
@@ -724,15 +745,15 @@ typedef struct dendp_vector_ops {
 /* DEFAULT = the best that this processor has. */
 static const dendp_vector_ops *dendp_vector_ops_get(dend_isa isa) {
     static const dendp_vector_ops scalar = {
-        dendp_rms_norm_scalar,  dendp_silu_mul_scalar,   dendp_softmax_scalar,  dendp_sum_exp_scalar,
-        dendp_max_index_scalar, dendp_next_above_scalar, dendp_next_lift_scalar};
+        dendp_rms_norm_scalar, dendp_silu_mul_scalar,  dendp_softmax_scalar,    dendp_sum_exp_scalar,
+        dendp_blend_scalar,    dendp_max_index_scalar, dendp_next_above_scalar, dendp_next_lift_scalar};
 #if DENDP_X86
-    static const dendp_vector_ops avx2 = {dendp_rms_norm_avx2, dendp_silu_mul_avx2,  dendp_softmax_avx2,
-                                          dendp_sum_exp_avx2,  dendp_max_index_avx2, dendp_next_above_avx2,
-                                          dendp_next_lift_avx2};
+    static const dendp_vector_ops avx2 = {dendp_rms_norm_avx2,   dendp_silu_mul_avx2, dendp_softmax_avx2,
+                                          dendp_sum_exp_avx2,    dendp_blend_avx2,    dendp_max_index_avx2,
+                                          dendp_next_above_avx2, dendp_next_lift_avx2};
     static const dendp_vector_ops avx512 = {
-        dendp_rms_norm_avx512, dendp_silu_mul_avx512, dendp_softmax_avx512, dendp_sum_exp_avx512,
-        dendp_max_index_avx2,  dendp_next_above_avx2, dendp_next_lift_avx2};
+        dendp_rms_norm_avx512, dendp_silu_mul_avx512, dendp_softmax_avx512,  dendp_sum_exp_avx512,
+        dendp_blend_avx2,      dendp_max_index_avx2,  dendp_next_above_avx2, dendp_next_lift_avx2};
     if ((isa == DEND_ISA_DEFAULT || isa == DEND_ISA_AVX512) &&
         (dendp_cpu_features() & DENDP_AVX512_NEEDS) == DENDP_AVX512_NEEDS) {
         return &avx512;
@@ -742,7 +763,8 @@ static const dendp_vector_ops *dendp_vector_ops_get(dend_isa isa) {
     }
 #elif DENDP_ARM64
     static const dendp_vector_ops neon = {
-        dendp_rms_norm_neon,    dendp_silu_mul_neon,     dendp_softmax_neon,    dendp_sum_exp_neon,
+        dendp_rms_norm_neon,    dendp_silu_mul_neon,     dendp_softmax_neon,
+        dendp_sum_exp_neon,     dendp_blend_scalar, /* fma is an instruction there */
         dendp_max_index_scalar, dendp_next_above_scalar, dendp_next_lift_scalar};
     if (isa != DEND_ISA_SCALAR) { /* every AArch64 processor has it */
         return &neon;

@@ -86,6 +86,7 @@ typedef struct dendp_attention {
     uint32_t most_segments;  /* of any row of the wave */
     uint32_t *first_segment; /* [n_rows + 1]: where each row's partials begin */
     uint32_t rows_per_task, n_chunks;
+    uint32_t heads_per_merge;
     uint32_t n_strips; /* tasks along a row: each takes every n_strips-th segment */
     float *out;        /* [n_rows][H*d] */
 } dendp_attention;
@@ -254,11 +255,14 @@ static void dendp_attention_task(void *ctx, uint32_t index) {
     }
 }
 
-/* Task: merges all heads of one row. A part with l = 0 adds nothing. */
-static void dendp_attention_merge(void *ctx, uint32_t r) {
+/* Task: merges the parts of some heads of one row. A part with l = 0 adds nothing. */
+static void dendp_attention_merge(void *ctx, uint32_t index) {
     const dendp_attention *a = (const dendp_attention *)ctx;
-    uint32_t d = a->head_dim, h, s, j, n = a->first_segment[r + 1] - a->first_segment[r];
-    for (h = 0; h < a->n_heads; h++) {
+    uint32_t tasks = dendp_div_up(a->n_heads, a->heads_per_merge), r = index / tasks, s, j;
+    uint32_t d = a->head_dim, h = index % tasks * a->heads_per_merge,
+             n = a->first_segment[r + 1] - a->first_segment[r];
+    uint32_t end = dendp_min_u32(a->n_heads, h + a->heads_per_merge);
+    for (; h < end; h++) {
         const float *part = a->partials + ((size_t)a->first_segment[r] * a->n_heads + h) * (d + 2);
         float *out = a->out + ((size_t)r * a->n_heads + h) * d, m = part[0], l = part[1], inverse;
         memcpy(out, part + 2, d * sizeof(float));
@@ -270,9 +274,7 @@ static void dendp_attention_merge(void *ctx, uint32_t r) {
             max = m > m2 ? m : m2;
             keep = dendp_exp2(m - max);
             add = dendp_exp2(m2 - max);
-            for (j = 0; j < d; j++) {
-                out[j] = dendp_fma(part[2 + j], add, out[j] * keep);
-            }
+            a->ops->blend(out, keep, part + 2, add, d);
             l = dendp_fma(l2, add, l * keep);
             m = max;
         }
@@ -306,7 +308,8 @@ static void dendp_attention_run(dendp_attention *a, dendp_pool *pool, const dend
         a->most_segments = most;
         a->n_strips = dendp_min_u32(most, 64); /* so that the number of tasks stays far from 2^32 */
         dendp_pool_run(pool, dendp_attention_task, a, a->n_chunks * a->n_kv_heads * a->n_strips);
-        dendp_pool_run(pool, dendp_attention_merge, a, n);
+        a->heads_per_merge = n < pool->n_threads ? dendp_div_up(a->n_heads, pool->n_threads) : a->n_heads;
+        dendp_pool_run(pool, dendp_attention_merge, a, n * dendp_div_up(a->n_heads, a->heads_per_merge));
         done += n;
     }
 }
