@@ -952,13 +952,49 @@ static void test_vector_blend(void **state) {
     }
 }
 
+/* Halves of every instruction set, for all kinds of floats; a NaN stays one. */
+static void test_vector_to_f16(void **state) {
+    uint32_t isa, i, round;
+    test_rng rng;
+    (void)state;
+    rng.state = 88;
+    for (isa = 0; isa < TK_N_ISAS; isa++) {
+        const dendp_tile_ops *ops = dendp_tile_ops_get(tk_isas[isa]);
+        for (round = 0; round < 3000; round++) {
+            float x[19];
+            uint16_t got[20];
+            for (i = 0; i < 19; i++) {
+                uint32_t bits = (uint32_t)test_below(&rng, 65536) << 16 | test_below(&rng, 65536);
+                bits = round % 3 == 0 ? bits : (bits & 0x8fffffffu) | (0x30u + test_below(&rng, 24)) << 24;
+                x[i] =
+                    round % 3 == 1 ? dendp_bits_f32(bits & 0xffffe000u) : dendp_bits_f32(bits); /* ties too */
+                got[i] = 0x1234;
+            }
+            got[19] = 0x1234;
+            ops->to_f16(x, 19, got);
+            assert_int_equal(got[19], 0x1234);
+            for (i = 0; i < 19; i++) {
+                TC_CHECK(tk_is_nan(x[i]) ? (got[i] & 0x7fffu) > 0x7c00u : got[i] == dendp_f32_to_f16(x[i]));
+            }
+        }
+    }
+}
+
 static const struct CMUnitTest tests_cache_codec[] = {
-    cmocka_unit_test(test_vector_blend),     cmocka_unit_test(test_codec_round_trip),
-    cmocka_unit_test(test_codec_copy_slots), cmocka_unit_test(test_codec_toy_itself),
-    cmocka_unit_test(test_codec_extremes),   cmocka_unit_test(test_tiles_against_float64),
-    cmocka_unit_test(test_tiles_dispatch),   cmocka_unit_test(test_tiles_rows_independent),
-    cmocka_unit_test(test_tiles_chunks),     cmocka_unit_test(test_vector_exp2),
-    cmocka_unit_test(test_vector_rms_norm),  cmocka_unit_test(test_vector_silu_mul),
-    cmocka_unit_test(test_vector_softmax),   cmocka_unit_test(test_vector_sum_exp),
+    cmocka_unit_test(test_vector_to_f16),
+    cmocka_unit_test(test_vector_blend),
+    cmocka_unit_test(test_codec_round_trip),
+    cmocka_unit_test(test_codec_copy_slots),
+    cmocka_unit_test(test_codec_toy_itself),
+    cmocka_unit_test(test_codec_extremes),
+    cmocka_unit_test(test_tiles_against_float64),
+    cmocka_unit_test(test_tiles_dispatch),
+    cmocka_unit_test(test_tiles_rows_independent),
+    cmocka_unit_test(test_tiles_chunks),
+    cmocka_unit_test(test_vector_exp2),
+    cmocka_unit_test(test_vector_rms_norm),
+    cmocka_unit_test(test_vector_silu_mul),
+    cmocka_unit_test(test_vector_softmax),
+    cmocka_unit_test(test_vector_sum_exp),
     cmocka_unit_test(test_vector_rope),
 };

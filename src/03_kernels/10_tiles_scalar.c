@@ -121,6 +121,16 @@ static float dendp_tile_f16(const void *tile, size_t i) {
     return dendp_f16_to_f32(((const uint16_t *)tile)[i]);
 }
 
+/* x [n] to halves, to nearest even. */
+typedef void (*dendp_to_f16_fn)(const float *x, uint32_t n, uint16_t *y);
+
+static void dendp_to_f16_scalar(const float *x, uint32_t n, uint16_t *y) {
+    uint32_t i;
+    for (i = 0; i < n; i++) {
+        y[i] = dendp_f32_to_f16(x[i]);
+    }
+}
+
 /* add_v for columns [j0, d): vector forms call it for what is left. */
 #define DENDP_TILES_SCALAR(type)                                                                             \
     static void dendp_score_##type##_scalar(const void *k, const void *ahead, uint32_t d, const void *q,     \

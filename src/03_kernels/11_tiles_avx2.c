@@ -146,6 +146,16 @@
 DENDP_TILES_AVX2(f32)
 DENDP_TILES_AVX2(f16)
 
+DENDP_TARGET_AVX2 static void dendp_to_f16_avx2(const float *x, uint32_t n, uint16_t *y) {
+    uint32_t i;
+    for (i = 0; i + 8 <= n; i += 8) {
+        __m128i h = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        _mm_storeu_si128((__m128i *)(void *)(y + i), h);
+    }
+    _mm256_zeroupper();
+    dendp_to_f16_scalar(x + i, n - i, y + i);
+}
+
 /* -- q8_0 --------------------------------------------------------------------- */
 
 /* Two numbers of 16 bits times both halves of the K vectors at hand. */

@@ -9,6 +9,7 @@
 typedef struct dendp_tile_ops {
     const char *name;
     dendp_act_fn act_row; /* turns queries for q8_0 into bytes */
+    dendp_to_f16_fn to_f16;
     dendp_score_fn score[3];
     dendp_add_v_fn add_v[3];
 } dendp_tile_ops;
@@ -18,6 +19,7 @@ static const dendp_tile_ops *dendp_tile_ops_get(dend_isa isa) {
     static const dendp_tile_ops scalar = {
         "scalar",
         dendp_act_row_scalar,
+        dendp_to_f16_scalar,
         {dendp_score_f32_scalar, dendp_score_f16_scalar, dendp_score_q8_scalar},
         {dendp_add_v_f32_scalar, dendp_add_v_f16_scalar, dendp_add_v_q8_scalar},
     };
@@ -25,12 +27,14 @@ static const dendp_tile_ops *dendp_tile_ops_get(dend_isa isa) {
     static const dendp_tile_ops avx2 = {
         "avx2",
         dendp_act_row_avx2,
+        dendp_to_f16_avx2,
         {dendp_score_f32_avx2, dendp_score_f16_avx2, dendp_score_q8_avx2},
         {dendp_add_v_f32_avx2, dendp_add_v_f16_avx2, dendp_add_v_q8_avx2},
     };
     static const dendp_tile_ops avx512 = {
         "avx512",
         dendp_act_row_avx2,
+        dendp_to_f16_avx2,
         {dendp_score_f32_avx512, dendp_score_f16_avx512, dendp_score_q8_avx512},
         {dendp_add_v_f32_avx512, dendp_add_v_f16_avx512, dendp_add_v_q8_avx512},
     };
@@ -45,6 +49,7 @@ static const dendp_tile_ops *dendp_tile_ops_get(dend_isa isa) {
     static const dendp_tile_ops neon = {
         "neon",
         dendp_act_row_neon,
+        dendp_to_f16_scalar,
         {dendp_score_f32_neon, dendp_score_f16_neon, dendp_score_q8_neon},
         {dendp_add_v_f32_neon, dendp_add_v_f16_neon, dendp_add_v_q8_neon},
     };

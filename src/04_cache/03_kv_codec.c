@@ -90,15 +90,29 @@ static uint64_t dendp_codec_f16_bytes(uint32_t d) {
     return dendp_codec_round((uint64_t)d * 32);
 }
 
+/* K goes to slot `slot` of every dimension, V lies together. */
+static void dendp_codec_f16_store(dendp_to_f16_fn to_f16, void *k_tile, void *v_tile, uint32_t d,
+                                  uint32_t slot, const float *k, const float *v) {
+    uint16_t *kt = (uint16_t *)k_tile + slot, half[DENDP_MAX_HEAD_DIM];
+    uint32_t i;
+    to_f16(k, d, half);
+    for (i = 0; i < d; i++) {
+        kt[i * 16] = half[i];
+    }
+    to_f16(v, d, (uint16_t *)v_tile + (size_t)slot * d);
+}
+
 static void dendp_codec_f16_put(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, const float *k,
                                 const float *v) {
-    uint16_t *kt = (uint16_t *)k_tile, *vt = (uint16_t *)v_tile + (size_t)slot * d;
-    uint32_t i;
-    for (i = 0; i < d; i++) {
-        kt[i * 16 + slot] = dendp_f32_to_f16(k[i]);
-        vt[i] = dendp_f32_to_f16(v[i]);
-    }
+    dendp_codec_f16_store(dendp_to_f16_scalar, k_tile, v_tile, d, slot, k, v);
 }
+
+#if DENDP_X86
+static void dendp_codec_f16_put_avx2(void *k_tile, void *v_tile, uint32_t d, uint32_t slot, const float *k,
+                                     const float *v) {
+    dendp_codec_f16_store(dendp_to_f16_avx2, k_tile, v_tile, d, slot, k, v);
+}
+#endif
 
 static void dendp_codec_f16_get(const void *k_tile, const void *v_tile, uint32_t d, uint32_t slot, float *k,
                                 float *v) {
@@ -239,6 +253,11 @@ static void dendp_codec_get(dend_kv_type type, dend_isa isa, dendp_codec *out) {
     out->put_query = i == 2 ? dendp_codec_q8_put_query : NULL;
     out->act_row = ops->act_row;
     out->put_token = i == 0 ? dendp_codec_f32_put : i == 1 ? dendp_codec_f16_put : dendp_codec_q8_put;
+#if DENDP_X86
+    if (i == 1 && ops->to_f16 == dendp_to_f16_avx2) {
+        out->put_token = dendp_codec_f16_put_avx2;
+    }
+#endif
     out->get_token = i == 0 ? dendp_codec_f32_get : i == 1 ? dendp_codec_f16_get : dendp_codec_q8_get;
     out->copy_slots = i == 0 ? dendp_codec_f32_copy : i == 1 ? dendp_codec_f16_copy : dendp_codec_q8_copy;
     out->score_tile = ops->score[i];
