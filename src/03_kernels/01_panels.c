@@ -4,7 +4,9 @@
  * A file stores a matrix row by row, which suits nobody who multiplies: a
  * vector register wants 8 or 16 rows (outputs) side by side, and a processor
  * reads memory fastest in address order. So weights are repacked once, at
- * load, into panels.
+ * load, into panels. (Where memory is short a model keeps the file's rows and
+ * each panel is packed right before it is multiplied: the same panels, so the
+ * same results, at the price of packing them every time.)
  *
  *     a panel    16 rows (the lanes), all of K, one linear stream
  *     a group    64 k of a panel: two blocks of 32, all their bytes adjacent
@@ -96,6 +98,7 @@ typedef struct dendp_panels {
     uint64_t panel_bytes;
     uint64_t file_row_bytes;   /* of one row in the file */
     const unsigned char *data; /* [n_panels][panel_bytes], set by whoever holds the memory */
+    const unsigned char *rows; /* or, instead of it, the file's rows: [n_rows][file_row_bytes], unaligned */
 } dendp_panels;
 
 /* The form that holds a type of the file; false for types that no form holds. */
@@ -154,7 +157,7 @@ static size_t dendp_group_offset(const dendp_form_layout *l, uint32_t group) {
     return group * group_bytes + (size_t)(l->header_bytes ? group / 4 + 1 : 0) * l->header_bytes;
 }
 
-/* Fills in *p, all but data, for a matrix [n_rows][k] of a file's type, and
+/* Fills in *p, all but data and rows, for a matrix [n_rows][k] of a file's type, and
  * the bytes that its panels take.  UNSUPPORTED: no form holds the type.
  * ARGUMENT: no rows, no columns, columns that are no whole blocks, or more
  * bytes than this system can address. */
@@ -496,6 +499,22 @@ static void dendp_panels_pack(const dendp_panels *p, void *dst, const void *file
     }
 }
 
+/* Panel `panel` of a matrix as one of its own: where it lies, or, of a matrix
+ * that keeps the file's rows, packed into `buffer` (panel_bytes, 64-aligned). */
+static dendp_panels dendp_panels_one(const dendp_panels *p, uint32_t panel, void *buffer) {
+    dendp_panels one = *p;
+    one.n_rows = dendp_min_u32(DENDP_LANES, p->n_rows - panel * DENDP_LANES);
+    one.n_panels = 1;
+    if (p->rows) {
+        one.rows = NULL;
+        one.data = (const unsigned char *)buffer;
+        dendp_panels_pack(&one, buffer, p->rows + (uint64_t)panel * DENDP_LANES * p->file_row_bytes, 0, 1);
+    } else {
+        one.data += (uint64_t)panel * p->panel_bytes;
+    }
+    return one;
+}
+
 /* -- reading back --------------------------------------------------------------- */
 
 /* 32 weights of one lane as kernels see them: x = scale * (code - centre) + min.
@@ -570,19 +589,31 @@ static float dendp_float_weight(dendp_form form, const unsigned char *panel, siz
 
 /* One row as floats.  out [k].  Equal to the file's decoder bit for bit for
  * all types without a star above: products are exact, and the sum with a
- * minimum rounds once, here as there. */
+ * minimum rounds once, here as there. A row of the file goes through the
+ * panel's form all the same, block by block. */
 static void dendp_panels_get_row(const dendp_panels *p, uint32_t row, float *out) {
-    const unsigned char *panel = p->data + (uint64_t)(row / DENDP_LANES) * p->panel_bytes;
-    uint32_t lane = row % DENDP_LANES, t, j;
+    unsigned char few[8 * 544 + 64]; /* 8 blocks of 32 k of the largest form, with their header */
+    const unsigned char *file = p->rows ? p->rows + row * p->file_row_bytes : NULL;
+    const unsigned char *panel = file ? few : p->data + (uint64_t)(row / DENDP_LANES) * p->panel_bytes;
+    uint32_t lane = file ? 0 : row % DENDP_LANES, t, j;
     if (p->form >= DENDP_N_QUANT_FORMS) {
         for (t = 0; t < p->k; t++) {
-            out[t] = dendp_float_weight(p->form, panel, (size_t)t * DENDP_LANES + lane);
+            out[t] = file ? dendp_float_weight(p->form, file, t)
+                          : dendp_float_weight(p->form, panel, (size_t)t * DENDP_LANES + lane);
         }
         return;
     }
+    if (file) {
+        memset(few, 0, sizeof few);
+    }
     for (t = 0; t < p->k / 32; t++) {
         dendp_lane_block w;
-        dendp_lane_load(p->form, panel, t, lane, &w);
+        if (file) {
+            dendp_codes codes;
+            dendp_take_block(p->type->id, file, t, &codes);
+            dendp_put_block(p->form, few, t % 8, 0, &codes);
+        }
+        dendp_lane_load(p->form, panel, file ? t % 8 : t, lane, &w);
         for (j = 0; j < 32; j++) {
             float product =
                 w.scale[j / 16] * (float)((int32_t)w.code[j] - dendp_form_layouts[p->form].centre);
