@@ -109,10 +109,11 @@ typedef struct dend_model_desc {
     bool no_mmap;    /* read the file instead of mapping it (a mapped file that shrinks raises SIGBUS) */
     bool vocab_only; /* load the tokenizer, no weights */
     /* For machines with little memory: matrices stay as the file has them, and
-     * each matmul packs them anew. The results have the same bits and come far
-     * later; rows of a batch share the work. A file that is mapped stays so, and
-     * costs pages that the system can drop and read again; `data` is used in
-     * place; with no_mmap or a reader the model holds one plain copy. */
+     * each matmul packs them anew. Results have the same bits. A single row takes
+     * several times as long; the rows of a batch share the work. A file that is
+     * mapped stays mapped while the model lives (see no_mmap), as pages that the
+     * system may drop and read again; `data` is used in place; with no_mmap or a
+     * reader the model holds one plain copy. */
     bool keep_file_layout;
     dend_allocator allocator;
     uint32_t canary_end_; /* leave zero */
