@@ -1,13 +1,16 @@
 /* Measures the engine on one model. Reads commands from stdin, so that a driver
  * can interleave it with other engines; each answer is one line.
  *
- *     build/bench_engine model.gguf [-t threads] [-k f32|f16|q8_0] [-c context]
+ *     build/bench_engine model.gguf [-t threads] [-k f32|f16|q8_0] [-c context] [-l 0|1]
+ *
+ * -l 1: weights stay as the file has them (dend_model_desc.keep_file_layout).
  *
  *     decode N           N greedy tokens after an empty context        -> tokens/s
  *     prefill N          a prompt of N tokens                          -> tokens/s
  *     deep CTX N         N tokens behind a context of CTX              -> tokens/s
  *     branches B CTX N   N tokens on each of B branches of CTX tokens  -> tokens/s, all together
  *     rows R N           N steps of R rows (R branches, short context) -> milliseconds a step
+ *     memory             the most that this process has had in memory  -> MB
  *     probe              read bandwidth of all threads                 -> GB/s
  *     peak               products of bytes from registers, all threads -> GMAC/s
  *     region N           N empty parallel loops                        -> microseconds a loop
@@ -19,6 +22,10 @@
 #include "dendrite.h"
 
 #include <stdio.h>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/resource.h>
+#endif
 
 typedef struct bench {
     dend_model *model;
@@ -276,9 +283,32 @@ static void bench_sizes(const bench *b, double *bytes, double *macs, double *hea
 }
 
 static double bench_probe(bench *b) {
-    uint64_t start = dendp_now_ns();
+    uint64_t start;
+    if (!b->probe) { /* now, so that it does not count as the engine's memory before */
+        b->probe = (unsigned char *)malloc(PROBE_BYTES);
+        if (!b->probe) {
+            return -1;
+        }
+        memset(b->probe, 1, PROBE_BYTES);
+    }
+    start = dendp_now_ns();
     dendp_pool_run(&b->engine->pool, bench_probe_task, b, PROBE_TASKS);
     return PROBE_BYTES / bench_seconds(start) * 1e-9;
+}
+
+/* Most resident memory so far, with the pages of mapped files. */
+static double bench_memory(void) {
+#if defined(__unix__) || defined(__APPLE__)
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) == 0) {
+#if defined(__APPLE__)
+        return (double)usage.ru_maxrss * 1e-6;
+#else
+        return (double)usage.ru_maxrss * 1024e-6;
+#endif
+    }
+#endif
+    return -1;
 }
 
 static void bench_command(bench *b, const char *line) {
@@ -295,6 +325,8 @@ static void bench_command(bench *b, const char *line) {
     } else if (sscanf(line, "rows %u %u", &x, &y) == 2) {
         result = bench_branches(b, x, 16, y);
         result = result > 0 ? 1e3 * x / result : -1;
+    } else if (strncmp(line, "memory", 6) == 0) {
+        result = bench_memory();
     } else if (strncmp(line, "probe", 5) == 0) {
         result = bench_probe(b);
     } else if (strncmp(line, "peak", 4) == 0) {
@@ -327,6 +359,8 @@ int main(int argc, char **argv) {
             ed.n_threads = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         } else if (strcmp(argv[i], "-c") == 0) {
             ed.n_ctx = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        } else if (strcmp(argv[i], "-l") == 0) {
+            md.keep_file_layout = strtoul(argv[i + 1], NULL, 10) != 0;
         } else if (strcmp(argv[i], "-k") == 0) {
             ed.kv_type = strcmp(argv[i + 1], "f32") == 0    ? DEND_KV_F32
                          : strcmp(argv[i + 1], "q8_0") == 0 ? DEND_KV_Q8_0
@@ -337,12 +371,10 @@ int main(int argc, char **argv) {
         ed.model = b.model;
         dend_engine_create(&ed, &b.engine, &error);
     }
-    b.probe = (unsigned char *)malloc(PROBE_BYTES);
-    if (!b.engine || !b.probe || dend_seq_create(b.engine, &b.deep) != DEND_OK) {
+    if (!b.engine || dend_seq_create(b.engine, &b.deep) != DEND_OK) {
         fprintf(stderr, "%s: %s\n", md.path, error.msg ? error.msg : "out of memory");
         return 1;
     }
-    memset(b.probe, 1, PROBE_BYTES);
     dend_model_get_info(b.model, &b.info);
     bench_sizes(&b, &bytes, &macs, &head_macs, &kv_bytes);
     printf("ready %s %u threads bytes %.0f macs %.0f head_macs %.0f kv_bytes %.0f\n",

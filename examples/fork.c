@@ -1,10 +1,11 @@
 /* One prompt, N branches. The prompt is computed once; each branch is a fork
  * that costs nanoseconds, and all branches decode in one batch a step.
  *
- *     build/fork [-m model.gguf] [-n branches] [-t tokens] [-s seed] [prompt]
+ *     build/fork [-m model.gguf] [-n branches] [-t tokens] [-s seed] [-v] [prompt]
  *
  * On a terminal the branches grow before your eyes, a line each; their whole
  * texts follow, then what forking cost and what a copying engine would need.
+ * -v says first what the engine runs on.
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <stdio.h>
@@ -34,6 +35,7 @@ typedef struct options {
     const char *model, *prompt;
     unsigned n_branches, n_tokens;
     uint64_t seed;
+    bool verbose;
 } options;
 
 static double now_ns(void) {
@@ -242,8 +244,11 @@ static bool parse(int argc, char **argv, options *o) {
     o->n_branches = 6;
     o->n_tokens = 64;
     o->seed = 1;
+    o->verbose = false;
     for (i = 1; i < argc; i++) {
-        if (argv[i][0] == '-' && argv[i][1] && !argv[i][2] && i + 1 < argc) {
+        if (strcmp(argv[i], "-v") == 0) {
+            o->verbose = true;
+        } else if (argv[i][0] == '-' && argv[i][1] && !argv[i][2] && i + 1 < argc) {
             const char *value = argv[++i];
             switch (argv[i - 1][1]) {
             case 'm':
@@ -282,7 +287,7 @@ int main(int argc, char **argv) {
     int result = 1;
     if (!parse(argc, argv, &o)) {
         fprintf(stderr,
-                "usage: %s [-m model.gguf] [-n 1..%d branches] [-t 1..%d tokens] [-s seed] [prompt]\n",
+                "usage: %s [-m model.gguf] [-n 1..%d branches] [-t 1..%d tokens] [-s seed] [-v] [prompt]\n",
                 argv[0], MAX_BRANCHES, MAX_TOKENS);
         return 2;
     }
@@ -293,6 +298,11 @@ int main(int argc, char **argv) {
         engine_desc.n_logits = MAX_BRANCHES + 1;
         engine_desc.seed = o.seed;
         if (dend_engine_create(&engine_desc, &engine, &error) == DEND_OK) {
+            if (o.verbose) {
+                char text[2048];
+                dend_engine_report(engine, text, sizeof text);
+                puts(text);
+            }
             result = run(engine, model, branches, &o);
         }
     }

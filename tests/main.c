@@ -20,6 +20,8 @@
 #include "test_engine_goldens.c"
 #include "test_engine_api.c"
 #include "test_engine_plan.c"
+#include "test_engine_layout.c"
+#include "test_engine_report.c"
 #include "test_serve_scheduler.c"
 
 #define RUN(group) n_failed += cmocka_run_group_tests_name(#group, tests_##group, NULL, NULL)
@@ -41,6 +43,8 @@ int main(int argc, char **argv) {
     RUN(engine_goldens);
     RUN(engine_api);
     RUN(engine_plan);
+    RUN(engine_layout);
+    RUN(engine_report);
     RUN(serve_scheduler);
     return n_failed != 0;
 }

@@ -103,11 +103,18 @@ typedef struct dend_model dend_model;
 typedef struct dend_model_desc {
     uint32_t canary_begin_; /* leave zero */
     const char *path;       /* GGUF file */
-    const void *data;       /* GGUF bytes; must outlive the call, not the model */
+    const void *data;       /* GGUF bytes; must outlive the call, and with keep_file_layout the model */
     size_t data_size;
     dend_reader reader;
     bool no_mmap;    /* read the file instead of mapping it (a mapped file that shrinks raises SIGBUS) */
     bool vocab_only; /* load the tokenizer, no weights */
+    /* For machines with little memory: matrices stay as the file has them, and
+     * each matmul packs them anew. Results have the same bits. A single row takes
+     * several times as long; the rows of a batch share the work. A file that is
+     * mapped stays mapped while the model lives (see no_mmap), as pages that the
+     * system may drop and read again; `data` is used in place; with no_mmap or a
+     * reader the model holds one plain copy. */
+    bool keep_file_layout;
     dend_allocator allocator;
     uint32_t canary_end_; /* leave zero */
 } dend_model_desc;
@@ -128,12 +135,16 @@ typedef struct dend_model_info {
     bool add_bos;             /* prompts begin with bos */
     bool has_weights;
     uint64_t n_params;
-    uint64_t weight_bytes; /* as held in memory */
+    /* Of the model's own memory. With keep_file_layout: norms and biases, and what
+     * was read of the file, but neither a mapped file nor the caller's bytes. */
+    uint64_t weight_bytes;
+    bool file_layout; /* matrices are as the file has them: keep_file_layout */
 } dend_model_info;
 
 /* Loads and validates a model. A model that exists is valid.
  * Params: err may be NULL.  Returns: OK; ARGUMENT, IO, FORMAT, UNSUPPORTED, MEMORY.
- * Owns: *out, free with dend_model_free.  Cost: reads the file once. */
+ * Owns: *out, free with dend_model_free.  Cost: reads the file once, with
+ * keep_file_layout a mapped one hardly at all. */
 DEND_API dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err);
 /* NULL is fine. No engine may use the model any more. */
 DEND_API void dend_model_free(dend_model *model);
@@ -199,7 +210,7 @@ typedef struct dend_engine_desc {
     uint32_t n_batch;        /* rows of one forward pass at most; 0 = 256 */
     uint32_t n_logits;       /* sequences that can hold logits at once; 0 = min(n_seqs, 64) */
     uint32_t n_tree_rows;    /* rows of all token trees of one call at most; 0 = 64 */
-    uint32_t n_threads;      /* 0 = one a physical core that the process may use */
+    uint32_t n_threads;      /* 0 = one a physical core that the process may use, within its cgroup's quota */
     dend_isa isa;            /* UNSUPPORTED where this processor lacks it */
     uint64_t seed;           /* root of all random streams */
     uint32_t release_budget; /* leaves (512 tokens) released by one drop or step; 0 = 64 */
@@ -213,7 +224,7 @@ typedef struct dend_plan_info {
     uint64_t weight_bytes;  /* of the model, which engines share */
     uint64_t kv_bytes;      /* block pool */
     uint64_t table_bytes;   /* block tables, records, handles */
-    uint64_t scratch_bytes; /* activations, logits, threads */
+    uint64_t scratch_bytes; /* activations, logits, threads; panels of a model that keeps the file's layout */
     uint64_t total_bytes;   /* all but the weights: exactly what create asks the allocator for */
     uint64_t block_bytes;   /* of one block of every layer group */
     uint32_t n_blocks;
@@ -246,6 +257,14 @@ typedef struct dend_engine_stats {
     uint32_t n_threads;
 } dend_engine_stats;
 DEND_API void dend_engine_get_stats(const dend_engine *engine, dend_engine_stats *out);
+/* Says in a few lines of text what the engine runs on: kernels, types of
+ * weights, cache, threads, memory. Whatever takes scalar code for want of a
+ * fast kernel is named; the wording may change between versions.
+ * Params: out may be NULL when cap is 0; with cap > 0 it is 0-terminated, and
+ * cut where the text is longer.  Returns: the length of the whole text without
+ * its 0; 0 for engine NULL.  Cost: some files of Linux are read, to count
+ * processors; allocates nothing. */
+DEND_API size_t dend_engine_report(const dend_engine *engine, char *out, size_t cap);
 
 /* --------------------------------------------------------------------------
  * Sequences

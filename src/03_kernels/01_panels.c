@@ -4,7 +4,9 @@
  * A file stores a matrix row by row, which suits nobody who multiplies: a
  * vector register wants 8 or 16 rows (outputs) side by side, and a processor
  * reads memory fastest in address order. So weights are repacked once, at
- * load, into panels.
+ * load, into panels. (Where memory is short a model keeps the file's rows and
+ * each panel is packed right before it is multiplied: the same panels, so the
+ * same results, at the price of packing them every time.)
  *
  *     a panel    16 rows (the lanes), all of K, one linear stream
  *     a group    64 k of a panel: two blocks of 32, all their bytes adjacent
@@ -96,6 +98,7 @@ typedef struct dendp_panels {
     uint64_t panel_bytes;
     uint64_t file_row_bytes;   /* of one row in the file */
     const unsigned char *data; /* [n_panels][panel_bytes], set by whoever holds the memory */
+    const unsigned char *rows; /* or, instead of it, the file's rows: [n_rows][file_row_bytes], unaligned */
 } dendp_panels;
 
 /* The form that holds a type of the file; false for types that no form holds. */
@@ -154,7 +157,7 @@ static size_t dendp_group_offset(const dendp_form_layout *l, uint32_t group) {
     return group * group_bytes + (size_t)(l->header_bytes ? group / 4 + 1 : 0) * l->header_bytes;
 }
 
-/* Fills in *p, all but data, for a matrix [n_rows][k] of a file's type, and
+/* Fills in *p, all but data and rows, for a matrix [n_rows][k] of a file's type, and
  * the bytes that its panels take.  UNSUPPORTED: no form holds the type.
  * ARGUMENT: no rows, no columns, columns that are no whole blocks, or more
  * bytes than this system can address. */
@@ -194,6 +197,13 @@ static dend_status dendp_panels_plan(dendp_panels *p, uint32_t type_id, uint32_t
 
 /* -- from the file's blocks to codes ---------------------------------------- */
 
+/* For functions that are to be compiled anew for each type: dendp_pack_blocks. */
+#if defined(__GNUC__)
+#define DENDP_INLINE static inline __attribute__((always_inline))
+#else
+#define DENDP_INLINE static
+#endif
+
 /* 32 weights of one row between file and panel. `s` are the bytes of the
  * form's s part: 2 of an f16 scale and 2 of an f16 min, or two of integers. */
 typedef struct dendp_codes {
@@ -222,25 +232,43 @@ static uint16_t dendp_f16_saturated(float f) {
     return (h & 0x7fffu) == 0x7c00u && dendp_finite(f) ? (uint16_t)(h - 1u) : h;
 }
 
+/* Eight bytes at a time: each shifted right, and what the mask leaves of it.
+ * What a shift brings over from the neighbour byte the mask takes away again,
+ * so the order of bytes in a word does not matter. */
+#define DENDP_EACH_BYTE(b) ((b)*0x0101010101010101u)
+DENDP_INLINE uint64_t dendp_take8(const unsigned char *p, uint32_t shift, unsigned char mask) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+    return word >> shift & DENDP_EACH_BYTE((uint64_t)mask);
+}
+
 /* Nibbles of a block of 32: qs [16] -> code [32]. */
-static void dendp_take_nibbles(const unsigned char *qs, unsigned char *code) {
+DENDP_INLINE void dendp_take_nibbles(const unsigned char *qs, unsigned char *code) {
     int j;
     for (j = 0; j < 16; j += 8) {
-        uint64_t word, low, high;
-        memcpy(&word, qs + j, 8);
-        low = word & 0x0f0f0f0f0f0f0f0fu;
-        high = word >> 4 & 0x0f0f0f0f0f0f0f0fu;
+        uint64_t low = dendp_take8(qs + j, 0, 15), high = dendp_take8(qs + j, 4, 15);
         memcpy(code + j, &low, 8);
         memcpy(code + 16 + j, &high, 8);
     }
 }
 
-/* Fifth bits: bit i of qh joins code i. */
-static void dendp_take_fifth(uint32_t qh, unsigned char *code) {
+/* Fifth bits: bit i of qh joins code i. The product puts bit i < 7 of a byte to
+ * 8 i: copies of it stand at i + 7 j, none in the place of another. */
+DENDP_INLINE void dendp_take_fifth(uint32_t qh, unsigned char *code) {
     int j;
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    for (j = 0; j < 32; j += 8) {
+        uint64_t byte = qh >> j & 255u, word;
+        uint64_t bits = ((byte & 127u) * 0x02040810204081u & DENDP_EACH_BYTE((uint64_t)1)) | byte >> 7 << 56;
+        memcpy(&word, code + j, 8);
+        word |= bits << 4;
+        memcpy(code + j, &word, 8);
+    }
+#else
     for (j = 0; j < 32; j++) {
         code[j] = (unsigned char)(code[j] | (qh >> j & 1u) << 4);
     }
+#endif
 }
 
 /* Q2_K, 32 values v quantised anew: s = the half not below max |v| / 127, so
@@ -264,9 +292,10 @@ static void dendp_take_requantised(const float *v, dendp_codes *out) {
 }
 
 /* Block t of 32 k of a row in the file -> codes and scales of its form. */
-static void dendp_take_block(uint32_t type_id, const unsigned char *row, uint32_t t, dendp_codes *out) {
+DENDP_INLINE void dendp_take_block(uint32_t type_id, const unsigned char *row, uint32_t t, dendp_codes *out) {
     const unsigned char *p;
     float v[32];
+    uint64_t word;
     uint32_t j, u = t % 8;
     int scale, least;
     memset(out->s, 0, sizeof out->s);
@@ -297,8 +326,9 @@ static void dendp_take_block(uint32_t type_id, const unsigned char *row, uint32_
     case DENDP_TYPE_Q8_0:
         p = row + (size_t)t * 34;
         memcpy(out->s, p, 2);
-        for (j = 0; j < 32; j++) {
-            out->code[j] = p[2 + j] ^ 128u; /* two's complement to excess 128 */
+        for (j = 0; j < 32; j += 8) { /* two's complement to excess 128 */
+            word = dendp_take8(p + 2 + j, 0, 255) ^ DENDP_EACH_BYTE((uint64_t)128);
+            memcpy(out->code + j, &word, 8);
         }
         return;
     case DENDP_TYPE_IQ4_NL:
@@ -333,8 +363,9 @@ static void dendp_take_block(uint32_t type_id, const unsigned char *row, uint32_
         dendp_k4_scale(p + 4, (int)u, &scale, &least);
         out->s[0] = (unsigned char)scale;
         out->s[1] = (unsigned char)least;
-        for (j = 0; j < 32; j++) {
-            out->code[j] = p[16 + u / 2 * 32 + j] >> (u % 2 * 4) & 15u;
+        for (j = 0; j < 32; j += 8) {
+            word = dendp_take8(p + 16 + u / 2 * 32 + j, u % 2 * 4, 15);
+            memcpy(out->code + j, &word, 8);
         }
         return;
     case DENDP_TYPE_Q5_K:
@@ -343,19 +374,20 @@ static void dendp_take_block(uint32_t type_id, const unsigned char *row, uint32_
         dendp_k4_scale(p + 4, (int)u, &scale, &least);
         out->s[0] = (unsigned char)scale;
         out->s[1] = (unsigned char)least;
-        for (j = 0; j < 32; j++) {
-            uint32_t q = p[48 + u / 2 * 32 + j] >> (u % 2 * 4) & 15u;
-            out->code[j] = (unsigned char)(q | (p[16 + j] >> u & 1u) << 4);
+        for (j = 0; j < 32; j += 8) {
+            word = dendp_take8(p + 48 + u / 2 * 32 + j, u % 2 * 4, 15);
+            word |= dendp_take8(p + 16 + j, u, 1) << 4;
+            memcpy(out->code + j, &word, 8);
         }
         return;
     case DENDP_TYPE_Q6_K:
         p = row + (size_t)(t / 8) * 210;
         memcpy(out->header, p + 208, 2);
         memcpy(out->s, p + 192 + u * 2, 2);
-        for (j = 0; j < 32; j++) {
-            uint32_t low = p[u / 4 * 64 + u % 2 * 32 + j] >> (u % 4 / 2 * 4) & 15u;
-            uint32_t high = p[128 + u / 4 * 32 + j] >> (u % 4 * 2) & 3u;
-            out->code[j] = (unsigned char)(low | high << 4);
+        for (j = 0; j < 32; j += 8) {
+            word = dendp_take8(p + u / 4 * 64 + u % 2 * 32 + j, u % 4 / 2 * 4, 15);
+            word |= dendp_take8(p + 128 + u / 4 * 32 + j, u % 4 * 2, 3) << 4;
+            memcpy(out->code + j, &word, 8);
         }
         return;
     case DENDP_TYPE_Q3_K:
@@ -368,9 +400,10 @@ static void dendp_take_block(uint32_t type_id, const unsigned char *row, uint32_
             uint32_t six = low | (p[104 + s % 4] >> (s / 4 * 2) & 3u) << 4;
             out->s[j] = (unsigned char)(six - 32u); /* modulo 256: two's complement */
         }
-        for (j = 0; j < 32; j++) {
-            uint32_t low = p[32 + u / 4 * 32 + j] >> (u % 4 * 2) & 3u;
-            out->code[j] = (unsigned char)(28u + (low | (p[j] >> u & 1u) << 2));
+        for (j = 0; j < 32; j += 8) {
+            word = dendp_take8(p + 32 + u / 4 * 32 + j, u % 4 * 2, 3) | dendp_take8(p + j, u, 1) << 2;
+            word += DENDP_EACH_BYTE((uint64_t)28); /* 35 at most: no carry */
+            memcpy(out->code + j, &word, 8);
         }
         return;
     default: /* no other type has a quantised form */
@@ -382,8 +415,8 @@ static void dendp_take_block(uint32_t type_id, const unsigned char *row, uint32_
 /* -- packing ------------------------------------------------------------------ */
 
 /* Codes and scales -> lane i of block t of a panel. Each byte is written once. */
-static void dendp_put_block(dendp_form form, unsigned char *panel, uint32_t t, uint32_t lane,
-                            const dendp_codes *in) {
+DENDP_INLINE void dendp_put_block(dendp_form form, unsigned char *panel, uint32_t t, uint32_t lane,
+                                  const dendp_codes *in) {
     const dendp_form_layout *l = &dendp_form_layouts[form];
     unsigned char *group = panel + dendp_group_offset(l, t / 2);
     unsigned char *q = group + t % 2 * l->q_bytes + lane * 4;
@@ -458,19 +491,46 @@ static void dendp_pack_floats(const dendp_panels *p, unsigned char *panel, const
     }
 }
 
-static void dendp_pack_blocks(const dendp_panels *p, unsigned char *panel, const unsigned char *rows,
-                              uint32_t real) {
+DENDP_INLINE void dendp_pack_type(const dendp_panels *p, uint32_t type_id, dendp_form form,
+                                  unsigned char *panel, const unsigned char *rows, uint32_t real) {
     uint32_t t, lane;
     for (lane = 0; lane < DENDP_LANES; lane++) {
         for (t = 0; t < p->n_blocks; t++) {
             dendp_codes codes;
             if (lane < real && t < p->k / 32) {
-                dendp_take_block(p->type->id, rows + lane * p->file_row_bytes, t, &codes);
+                dendp_take_block(type_id, rows + lane * p->file_row_bytes, t, &codes);
             } else {
                 memset(&codes, 0, sizeof codes);
             }
-            dendp_put_block(p->form, panel, t, lane, &codes);
+            dendp_put_block(form, panel, t, lane, &codes);
         }
+    }
+}
+
+/* One panel of a quantised form. Each type has a copy of the loop of its own,
+ * in which the decisions about types and forms are gone: four times as fast. */
+static void dendp_pack_blocks(const dendp_panels *p, unsigned char *panel, const unsigned char *rows,
+                              uint32_t real) {
+    switch (p->type->id) {
+#define DENDP_PACK_CASE(type, form)                                                                          \
+    case DENDP_TYPE_##type:                                                                                  \
+        dendp_pack_type(p, DENDP_TYPE_##type, DENDP_FORM_##form, panel, rows, real);                         \
+        break;
+        DENDP_PACK_CASE(Q4_0, Q4_0)
+        DENDP_PACK_CASE(Q4_1, Q4_1)
+        DENDP_PACK_CASE(Q5_0, Q5_0)
+        DENDP_PACK_CASE(Q5_1, Q5_1)
+        DENDP_PACK_CASE(Q8_0, Q8_0)
+        DENDP_PACK_CASE(IQ4_NL, Q8_0)
+        DENDP_PACK_CASE(IQ4_XS, Q8_0)
+        DENDP_PACK_CASE(Q2_K, Q8_0)
+        DENDP_PACK_CASE(Q4_K, Q4_K)
+        DENDP_PACK_CASE(Q5_K, Q5_K)
+        DENDP_PACK_CASE(Q6_K, Q6_K)
+        DENDP_PACK_CASE(Q3_K, Q6_K)
+#undef DENDP_PACK_CASE
+    default: /* dendp_form_of knows no other */
+        break;
     }
 }
 
@@ -479,7 +539,7 @@ static void dendp_pack_blocks(const dendp_panels *p, unsigned char *panel, const
  * the rows of this range alone, from row 16 * first_panel on, as the file has
  * them (so that a matrix can be read piece by piece).  Every byte of the
  * range is written.
- * Cost: 0.5 to 2 ns a weight, Q2_K more.  Threads: any, on different ranges. */
+ * Cost: 0.15 to 1 ns a weight, Q2_K 4.  Threads: any, on different ranges. */
 static void dendp_panels_pack(const dendp_panels *p, void *dst, const void *file_rows, uint32_t first_panel,
                               uint32_t n_panels) {
     const unsigned char *rows = (const unsigned char *)file_rows;
@@ -494,6 +554,22 @@ static void dendp_panels_pack(const dendp_panels *p, void *dst, const void *file
             dendp_pack_floats(p, panel, from, real);
         }
     }
+}
+
+/* Panel `panel` of a matrix as one of its own: where it lies, or, of a matrix
+ * that keeps the file's rows, packed into `buffer` (panel_bytes, 64-aligned). */
+static dendp_panels dendp_panels_one(const dendp_panels *p, uint32_t panel, void *buffer) {
+    dendp_panels one = *p;
+    one.n_rows = dendp_min_u32(DENDP_LANES, p->n_rows - panel * DENDP_LANES);
+    one.n_panels = 1;
+    if (p->rows) {
+        one.rows = NULL;
+        one.data = (const unsigned char *)buffer;
+        dendp_panels_pack(&one, buffer, p->rows + (uint64_t)panel * DENDP_LANES * p->file_row_bytes, 0, 1);
+    } else {
+        one.data += (uint64_t)panel * p->panel_bytes;
+    }
+    return one;
 }
 
 /* -- reading back --------------------------------------------------------------- */
@@ -570,19 +646,31 @@ static float dendp_float_weight(dendp_form form, const unsigned char *panel, siz
 
 /* One row as floats.  out [k].  Equal to the file's decoder bit for bit for
  * all types without a star above: products are exact, and the sum with a
- * minimum rounds once, here as there. */
+ * minimum rounds once, here as there. A row of the file goes through the
+ * panel's form all the same, block by block. */
 static void dendp_panels_get_row(const dendp_panels *p, uint32_t row, float *out) {
-    const unsigned char *panel = p->data + (uint64_t)(row / DENDP_LANES) * p->panel_bytes;
-    uint32_t lane = row % DENDP_LANES, t, j;
+    unsigned char few[8 * 544 + 64]; /* 8 blocks of 32 k of the largest form, with their header */
+    const unsigned char *file = p->rows ? p->rows + row * p->file_row_bytes : NULL;
+    const unsigned char *panel = file ? few : p->data + (uint64_t)(row / DENDP_LANES) * p->panel_bytes;
+    uint32_t lane = file ? 0 : row % DENDP_LANES, t, j;
     if (p->form >= DENDP_N_QUANT_FORMS) {
         for (t = 0; t < p->k; t++) {
-            out[t] = dendp_float_weight(p->form, panel, (size_t)t * DENDP_LANES + lane);
+            out[t] = file ? dendp_float_weight(p->form, file, t)
+                          : dendp_float_weight(p->form, panel, (size_t)t * DENDP_LANES + lane);
         }
         return;
     }
+    if (file) {
+        memset(few, 0, sizeof few);
+    }
     for (t = 0; t < p->k / 32; t++) {
         dendp_lane_block w;
-        dendp_lane_load(p->form, panel, t, lane, &w);
+        if (file) {
+            dendp_codes codes;
+            dendp_take_block(p->type->id, file, t, &codes);
+            dendp_put_block(p->form, few, t % 8, 0, &codes);
+        }
+        dendp_lane_load(p->form, panel, file ? t % 8 : t, lane, &w);
         for (j = 0; j < 32; j++) {
             float product =
                 w.scale[j / 16] * (float)((int32_t)w.code[j] - dendp_form_layouts[p->form].centre);

@@ -8,6 +8,13 @@
  *
  *     [ layers ][ vectors: norms, biases ][ panels of all matrices ]
  *
+ * With keep_file_layout the third part is left out and the file stays open:
+ * matrices are the file's own rows, which the engine packs as it goes. Behind
+ * a reader there are no bytes to point at, so the third part holds the rows.
+ * Offsets were checked when the file was opened, and no value of a matrix
+ * leads anywhere, so a file that is written to meanwhile does no harm beyond
+ * wrong numbers. One that shrinks is another matter: dend_model_desc.no_mmap.
+ *
  * The layout is one function (dendp_model_place), run once to measure and once
  * to place. Which tensor goes where is one line for each role.
  * ======================================================================== */
@@ -29,6 +36,9 @@ struct dend_model {
     uint64_t n_params;
     void *memory; /* layers, vectors, panels */
     uint64_t memory_bytes;
+    bool file_layout;        /* matrices are the file's rows, in `file` or in `memory` */
+    dendp_file file;         /* with file_layout: what the rows lie in, unless it is only a reader */
+    uint64_t panel_bytes;    /* of the largest panel of any matrix */
     dendp_layer *layers;     /* [L] */
     const float *out_norm;   /* [D] */
     const float *rope_freqs; /* [n_rot/2] divisors, or NULL */
@@ -123,9 +133,18 @@ static dend_status dendp_model_place(dend_model *m, const dendp_gguf *g, dendp_c
                 if (status != DEND_OK) {
                     return DENDP_FAIL(err, status, "no kernel for this tensor", t->where);
                 }
-                data = (unsigned char *)dendp_carve(c, bytes, 1);
-                if (data && matrix) {
-                    panels.data = data;
+                m->panel_bytes = panels.panel_bytes > m->panel_bytes ? panels.panel_bytes : m->panel_bytes;
+                panels.rows = m->file_layout ? dendp_gguf_tensor_data(g, t) : NULL;
+                if (!panels.rows) {
+                    data = (unsigned char *)dendp_carve(c, m->file_layout ? t->n_bytes : bytes, 1);
+                    if (data && m->file_layout &&
+                        dendp_gguf_read_tensor(g, t, 0, t->n_bytes, data) != DEND_OK) {
+                        return DENDP_FAIL(err, DEND_ERR_IO, "weights cannot be read", t->offset);
+                    }
+                    panels.rows = m->file_layout ? data : NULL;
+                    panels.data = m->file_layout ? NULL : data;
+                }
+                if (c->base && matrix) {
                     *matrix = panels;
                 }
             }
@@ -217,6 +236,7 @@ DEND_IMPL void dend_model_free(dend_model *model) {
         dend_allocator allocator = model->allocator;
         dendp_tokenizer_free(&model->tokenizer);
         dendp_free(&allocator, model->memory, model->memory_bytes);
+        dendp_file_close(&model->file);
         dendp_free(&allocator, model, sizeof *model);
     }
 }
@@ -263,7 +283,7 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
             status = DENDP_FAIL(err, DEND_ERR_FORMAT, "rope_freqs holds a number that is not positive", 0);
         }
     }
-    if (status == DEND_OK) {
+    if (status == DEND_OK && !m->file_layout) {
         status = dendp_model_pack(m, g, err);
     }
     for (i = 0; i < g->n_tensors; i++) {
@@ -305,7 +325,12 @@ DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **
         m->has_tokenizer = status == DEND_OK;
     }
     if (status == DEND_OK && !d.vocab_only) {
+        m->file_layout = d.keep_file_layout;
         status = dendp_model_load_weights(m, &g, err);
+    }
+    if (status == DEND_OK && m->file_layout && g.file.data) { /* the file is the model's from now on */
+        m->file = g.file;
+        memset(&g.file, 0, sizeof g.file);
     }
 exit:
     dendp_gguf_close(&g);
@@ -315,6 +340,11 @@ exit:
     }
     *out = m;
     return DEND_OK;
+}
+
+/* What the weights take of the model's own memory. */
+static uint64_t dendp_model_bytes(const dend_model *m) {
+    return m->memory_bytes + (m->file.owned ? m->file.size : 0);
 }
 
 DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out) {
@@ -340,7 +370,8 @@ DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out
     out->add_bos = model->has_tokenizer && model->tokenizer.add_bos;
     out->has_weights = model->has_weights;
     out->n_params = model->n_params;
-    out->weight_bytes = model->memory_bytes;
+    out->weight_bytes = dendp_model_bytes(model);
+    out->file_layout = model->file_layout;
 }
 
 DEND_IMPL dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,

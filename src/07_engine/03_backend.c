@@ -60,6 +60,12 @@ typedef struct dendp_backend {
 
 /* -- the CPU ------------------------------------------------------------------ */
 
+/* A place for one panel of a matrix that keeps the file's rows; the panel
+ * stands DENDP_ALIGN bytes behind the head. */
+typedef struct dendp_panel_buffer {
+    uint32_t taken;
+} dendp_panel_buffer;
+
 typedef struct dendp_cpu {
     dendp_pool *pool;
     const dendp_kernels *kernels;
@@ -68,6 +74,9 @@ typedef struct dendp_cpu {
     float *partials;         /* attention */
     uint32_t *first_segment; /* [n_batch + 1] */
     uint32_t cap_segments;   /* row-segments that partials hold */
+    unsigned char *buffers;  /* [n_buffers][buffer_bytes], each a dendp_panel_buffer and its panel */
+    uint64_t buffer_bytes;
+    uint32_t n_buffers; /* 0 when the weights are panels already */
 } dendp_cpu;
 
 /* Rows that one task of a row-wise operation takes: work for every thread, but no crumbs. */
@@ -193,11 +202,54 @@ static void dendp_cpu_quantise_task(void *ctx, uint32_t tile) {
     dendp_act_quantise(a->cpu->kernels, a->x, a->ldx, a->n, a->w->part[0]->k, a->cpu->act, tile, 1);
 }
 
+/* Claims a buffer for a panel; NULL when the weights need none. There is one
+ * for every thread, but a caller's job system may run more tasks at once than
+ * it has said: then this waits. It never waits for long, since whoever holds
+ * a buffer computes and gives it back, and waits for nothing meanwhile. */
+static dendp_panel_buffer *dendp_cpu_claim(const dendp_cpu *cpu, uint32_t index) {
+    uint32_t i, spins = 0;
+    while (cpu->n_buffers) {
+        for (i = 0; i < cpu->n_buffers; i++) { /* neighbours in time begin at different ones */
+            unsigned char *at =
+                cpu->buffers + (uint64_t)((index % cpu->n_buffers + i) % cpu->n_buffers) * cpu->buffer_bytes;
+            dendp_panel_buffer *buffer = (dendp_panel_buffer *)(void *)at;
+            uint32_t taken = 0;
+            if (dendp_atomic_load(&buffer->taken) == 0 && dendp_atomic_swap_if(&buffer->taken, &taken, 1)) {
+                return buffer;
+            }
+        }
+        if (++spins < 100) {
+            dendp_pause();
+        } else {
+            dendp_yield();
+        }
+    }
+    return NULL;
+}
+
+static void dendp_cpu_give_back(dendp_panel_buffer *buffer) {
+    if (buffer) {
+        dendp_atomic_store(&buffer->taken, 0);
+    }
+}
+
+static void *dendp_cpu_panel_memory(dendp_panel_buffer *buffer) {
+    return buffer ? (unsigned char *)(void *)buffer + DENDP_ALIGN : NULL;
+}
+
 /* Panels [first, first + n) of one matrix into columns from `column` on. */
 static void dendp_cpu_matmul_part(const dendp_cpu_matmul_args *a, const dendp_panels *w, const float *bias,
-                                  uint32_t column, uint32_t first, uint32_t n) {
+                                  uint32_t column, uint32_t first, uint32_t n, dendp_panel_buffer *buffer) {
     uint32_t begin = first * DENDP_LANES, end = dendp_min_u32(w->n_rows, (first + n) * DENDP_LANES), r, i;
-    dendp_matmul(a->cpu->kernels, w, a->cpu->act, a->x, a->ldx, a->n, first, n, a->y + column, a->ldy);
+    if (w->rows) { /* packed once, multiplied with all rows */
+        for (i = first; i < first + n; i++) {
+            dendp_panels one = dendp_panels_one(w, i, dendp_cpu_panel_memory(buffer));
+            dendp_matmul(a->cpu->kernels, &one, a->cpu->act, a->x, a->ldx, a->n, 0, 1,
+                         a->y + column + (size_t)i * DENDP_LANES, a->ldy);
+        }
+    } else {
+        dendp_matmul(a->cpu->kernels, w, a->cpu->act, a->x, a->ldx, a->n, first, n, a->y + column, a->ldy);
+    }
     for (r = 0; bias && r < a->n; r++) {
         float *y = a->y + r * a->ldy + column;
         for (i = begin; i < end; i++) {
@@ -209,13 +261,16 @@ static void dendp_cpu_matmul_part(const dendp_cpu_matmul_args *a, const dendp_pa
 static void dendp_cpu_matmul_task(void *ctx, uint32_t index) {
     const dendp_cpu_matmul_args *a = (const dendp_cpu_matmul_args *)ctx;
     uint32_t first = index * a->chunk, end = first + a->chunk, p, column = 0;
+    dendp_panel_buffer *buffer = dendp_cpu_claim(a->cpu, index);
     for (p = 0; p < a->w->n_parts; p++) {
         uint32_t lo = dendp_max_u32(first, a->first_panel[p]), hi = dendp_min_u32(end, a->first_panel[p + 1]);
         if (lo < hi) {
-            dendp_cpu_matmul_part(a, a->w->part[p], a->w->bias[p], column, lo - a->first_panel[p], hi - lo);
+            dendp_cpu_matmul_part(a, a->w->part[p], a->w->bias[p], column, lo - a->first_panel[p], hi - lo,
+                                  buffer);
         }
         column += a->w->part[p]->n_rows;
     }
+    dendp_cpu_give_back(buffer);
 }
 
 /* Quantises the rows, then runs the panels of all parts through `task`. */
@@ -251,19 +306,17 @@ static void dendp_cpu_head_task(void *ctx, uint32_t index) {
     const dendp_cpu_matmul_args *a = (const dendp_cpu_matmul_args *)ctx;
     const dendp_panels *w = a->w->part[0];
     uint32_t panel, end = dendp_min_u32(w->n_panels, (index + 1) * a->chunk), r;
+    dendp_panel_buffer *buffer = dendp_cpu_claim(a->cpu, index);
     for (panel = index * a->chunk; panel < end; panel++) {
         float y[DENDP_HEAD_ROWS * DENDP_LANES];
-        dendp_panels one = *w;
-        uint32_t lanes = dendp_min_u32(DENDP_LANES, w->n_rows - panel * DENDP_LANES);
-        one.data += (uint64_t)panel * w->panel_bytes;
-        one.n_rows = lanes;
-        one.n_panels = 1;
+        dendp_panels one = dendp_panels_one(w, panel, dendp_cpu_panel_memory(buffer));
         dendp_matmul(a->cpu->kernels, &one, a->cpu->act, a->x, a->ldx, a->n, 0, 1, y, DENDP_LANES);
         for (r = 0; r < a->n; r++) {
             memcpy(a->y + a->out_rows[r] * a->ldy + (size_t)panel * DENDP_LANES, y + (size_t)r * DENDP_LANES,
-                   lanes * sizeof(float));
+                   one.n_rows * sizeof(float));
         }
     }
+    dendp_cpu_give_back(buffer);
 }
 
 static void dendp_cpu_head(void *self, const dendp_panels *w, const float *x, uint32_t n, uint32_t width,

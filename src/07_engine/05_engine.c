@@ -165,6 +165,15 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     widest = dendp_max_u32(dendp_max_u32(c->n_embd, c->n_ff), c->n_heads * c->head_dim);
     act = dendp_act_bytes((uint32_t)batch, (uint32_t)widest);
     e->cpu.act = dendp_carve(carver, act, 1);
+    if (d->model->file_layout) { /* as many as tasks can run at once; more than that gains nothing */
+        uint32_t workers = d->jobs.run ? d->jobs.n_workers : 0;
+        e->cpu.n_buffers = dendp_min_u32(DENDP_MAX_THREADS, dendp_max_u32(d->n_threads, workers));
+        e->cpu.buffer_bytes = DENDP_ALIGN + d->model->panel_bytes;
+        e->cpu.buffers = (unsigned char *)dendp_carve(carver, e->cpu.n_buffers, e->cpu.buffer_bytes);
+        for (i = 0; e->cpu.buffers && i < e->cpu.n_buffers; i++) {
+            memset(e->cpu.buffers + i * e->cpu.buffer_bytes, 0, DENDP_ALIGN);
+        }
+    }
     /* Partials for a whole batch of short rows, and for a few rows of full length. */
     e->cpu.cap_segments = dendp_max_u32((uint32_t)batch, dendp_min_u32(8, (uint32_t)batch) * max_segments);
     e->cpu.partials = (float *)dendp_carve(carver, (uint64_t)e->cpu.cap_segments * c->n_heads,
@@ -182,7 +191,7 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     e->tree_logits = (float *)dendp_carve(carver, d->n_tree_rows * V, sizeof(float));
     e->trees = (dendp_tree_state *)dendp_carve(carver, d->n_tree_rows, sizeof *e->trees);
     e->tree_rows = (dendp_row *)dendp_carve(carver, d->n_tree_rows, sizeof *e->tree_rows);
-    plan->weight_bytes = d->model->memory_bytes;
+    plan->weight_bytes = dendp_model_bytes(d->model);
     plan->total_bytes = carver->used;
     plan->scratch_bytes = plan->total_bytes - plan->kv_bytes - plan->table_bytes;
 }
