@@ -237,6 +237,8 @@ static void *dendp_cpu_panel_memory(dendp_panel_buffer *buffer) {
     return buffer ? (unsigned char *)(void *)buffer + DENDP_ALIGN : NULL;
 }
 
+#define DENDP_FIRST_BYTES 3072u /* as far as the kernels fetch ahead: these are nobody else's to fetch */
+
 /* Panels [first, first + n) of one matrix into columns from `column` on. */
 static void dendp_cpu_matmul_part(const dendp_cpu_matmul_args *a, const dendp_panels *w, const float *bias,
                                   uint32_t column, uint32_t first, uint32_t n, dendp_panel_buffer *buffer) {
@@ -248,6 +250,7 @@ static void dendp_cpu_matmul_part(const dendp_cpu_matmul_args *a, const dendp_pa
                          a->y + column + (size_t)i * DENDP_LANES, a->ldy);
         }
     } else {
+        dendp_fetch_ahead(w->data + (uint64_t)first * w->panel_bytes, DENDP_FIRST_BYTES);
         dendp_matmul(a->cpu->kernels, w, a->cpu->act, a->x, a->ldx, a->n, first, n, a->y + column, a->ldy);
     }
     for (r = 0; bias && r < a->n; r++) {
@@ -273,6 +276,22 @@ static void dendp_cpu_matmul_task(void *ctx, uint32_t index) {
     dendp_cpu_give_back(buffer);
 }
 
+#define DENDP_TASK_BYTES (256u << 10) /* of weights, for one row */
+
+/* Panels of one task. Each task is a stream of its own that has to get going, so
+ * small matrices are cut into one piece a thread; large ones, and those that meet
+ * many rows, into up to 8, so that a thread that is late holds up less. */
+static uint32_t dendp_cpu_panel_chunk(const dendp_cpu_matmul_args *a, uint32_t total, uint32_t n_threads) {
+    uint64_t bytes = 0, pieces;
+    uint32_t p;
+    for (p = 0; p < a->w->n_parts; p++) {
+        bytes += a->w->part[p]->n_panels * a->w->part[p]->panel_bytes;
+    }
+    pieces = bytes * (4 + a->n) / 4 / DENDP_TASK_BYTES / n_threads;
+    pieces = pieces < 1 ? 1 : pieces > 8 ? 8 : pieces;
+    return dendp_max_u32(1, dendp_div_up(total, (uint32_t)pieces * n_threads));
+}
+
 /* Quantises the rows, then runs the panels of all parts through `task`. */
 static void dendp_cpu_matmul_run(dendp_cpu *cpu, dendp_cpu_matmul_args *a, dendp_task task) {
     uint32_t p, total;
@@ -281,7 +300,7 @@ static void dendp_cpu_matmul_run(dendp_cpu *cpu, dendp_cpu_matmul_args *a, dendp
         a->first_panel[p + 1] = a->first_panel[p] + a->w->part[p]->n_panels;
     }
     total = a->first_panel[a->w->n_parts];
-    a->chunk = dendp_max_u32(1, total / (8 * cpu->pool->n_threads));
+    a->chunk = dendp_cpu_panel_chunk(a, total, cpu->pool->n_threads);
     dendp_pool_run(cpu->pool, dendp_cpu_quantise_task, a, dendp_div_up(a->n, DENDP_TILE_ROWS));
     dendp_pool_run(cpu->pool, task, a, dendp_div_up(total, a->chunk));
 }
