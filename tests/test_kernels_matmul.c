@@ -724,6 +724,46 @@ static void test_matmul_shapes(void **state) {
     }
 }
 
+/* Many panels and many rows, where kernels take several at a time, whole and in ranges. */
+static void test_matmul_panel_groups(void **state) {
+    static const uint32_t ns[] = {8, 9, 17, 64, 65, 130};
+    test_rng rng = {37};
+    size_t i, b, isa;
+    (void)state;
+    for (i = 0; i < MM_N_TYPES; i++) {
+        uint32_t k = mm_k(mm_types[i].id, i % 2 ? 352 : 96), n_out = 16 * 19 + 5;
+        mm_matrix m;
+        mm_make(&m, &mm_types[i], n_out, k, &rng, -1);
+        for (b = 0; b < sizeof ns / sizeof ns[0]; b++) {
+            uint32_t n = ns[b];
+            float *x = mm_floats((size_t)n * k, &rng), *whole = mm_floats((size_t)n * n_out, &rng);
+            mm_check_product(&m, x, k, n);
+            for (isa = 0; isa < MM_N_ISAS; isa++) {
+                const dendp_kernels *kn = dendp_kernels_get(mm_isas[isa]);
+                static const uint32_t cuts[] = {0, 3, 4, 13, 20};
+                float *parts;
+                void *act;
+                if (!kn) {
+                    continue;
+                }
+                parts = mm_floats((size_t)n * n_out, &rng);
+                act = mm_is_float(mm_types[i].id) ? NULL : mm_quantise(kn, x, k, n, k);
+                mm_product(kn, &m.p, x, k, n, whole, n_out);
+                for (size_t c = 0; c + 1 < sizeof cuts / sizeof cuts[0]; c++) {
+                    dendp_matmul(kn, &m.p, act, act ? NULL : x, k, n, cuts[c], cuts[c + 1] - cuts[c], parts,
+                                 n_out);
+                }
+                assert_memory_equal(whole, parts, (size_t)n * n_out * sizeof(float));
+                free(act);
+                free(parts);
+            }
+            free(x);
+            free(whole);
+        }
+        mm_free(&m);
+    }
+}
+
 /* Codes and activations at both of their ends, alone and mixed: where 16-bit
  * sums would overflow or saturate if they could. */
 static void test_matmul_extremes(void **state) {
@@ -1071,6 +1111,7 @@ static const struct CMUnitTest tests_kernels_matmul[] = {
     cmocka_unit_test(test_act_ties),
     cmocka_unit_test(test_act_layout),
     cmocka_unit_test(test_matmul_shapes),
+    cmocka_unit_test(test_matmul_panel_groups),
     cmocka_unit_test(test_matmul_extremes),
     cmocka_unit_test(test_matmul_row_invariance),
     cmocka_unit_test(test_matmul_range_is_local),
