@@ -889,6 +889,33 @@ static void test_engine_out_of_logits(void **state) {
     dend_model_free(model);
 }
 
+/* One logits row. dend_next serves whoever holds it, though another waits for it. */
+static void test_engine_next_starved(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    dend_engine *e;
+    dend_seq a, b;
+    dend_sampled expected;
+    int32_t tokens[8], token = -1;
+    test_rng rng;
+    (void)state;
+    rng.state = 23;
+    d.n_logits = 1;
+    e = eng_open(&d);
+    eng_tokens(&rng, tokens, 8);
+    a = eng_with(e, tokens, 5);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    ASSERT_STATUS(DEND_OK, dend_sample(e, a, NULL, &expected));
+    b = eng_with(e, tokens + 1, 7);
+    ASSERT_STATUS(DEND_ERR_NO_LOGITS, dend_step(e, 0));
+    ASSERT_STATUS(DEND_ERR_NO_LOGITS, dend_next(e, b, NULL, &token)); /* its own last token waits */
+    ASSERT_STATUS(DEND_OK, dend_next(e, a, NULL, &token));
+    assert_int_equal(token, expected.token);
+    ASSERT_STATUS(DEND_OK, dend_next(e, b, NULL, &token)); /* a's token has given the row up */
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
 /* Rows are shared by forks, given back by the last of them, and come again on demand. */
 static void test_engine_logits(void **state) {
     dend_model *model = eng_load(ENG_LLAMA_F16);
@@ -2572,6 +2599,7 @@ static const struct CMUnitTest tests_engine_api[] = {
     cmocka_unit_test(test_engine_out_of_blocks),
     cmocka_unit_test(test_engine_out_of_sequences),
     cmocka_unit_test(test_engine_out_of_logits),
+    cmocka_unit_test(test_engine_next_starved),
     cmocka_unit_test(test_engine_logits),
     cmocka_unit_test(test_engine_rewind),
     cmocka_unit_test(test_engine_rewind_no_nodes),

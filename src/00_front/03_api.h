@@ -433,7 +433,8 @@ typedef struct dend_scheduler_desc {
     uint32_t canary_end_;     /* leave zero */
 } dend_scheduler_desc;
 
-/* A request by value. Zero is never valid. */
+/* A request by value, of the scheduler that gave it: another one may have given
+ * the same to somebody else. Zero is never valid. */
 typedef struct dend_request_id {
     uint32_t slot;
     uint32_t generation;
@@ -489,7 +490,9 @@ DEND_API dend_status dend_scheduler_create(const dend_scheduler_desc *desc, dend
 DEND_API void dend_scheduler_free(dend_scheduler *scheduler);
 
 /* Queues a request; a copy of *request is kept. A sequence serves one live
- * request at a time.  Returns: OK, ARGUMENT, STALE (the sequence), NO_REQUESTS.  Cost: O(1). */
+ * request at a time. A request that ends gives up its sequence's logits, also
+ * those from before it: dend_next computes them again, or dend_seq_want_logits
+ * and dend_step.  Returns: OK, ARGUMENT, STALE (the sequence), NO_REQUESTS.  Cost: O(1). */
 DEND_API dend_status dend_scheduler_submit(dend_scheduler *scheduler, const dend_request *request,
                                            dend_request_id *out);
 /* Ends a request with DEND_ERR_CANCELLED; one that is done stays as it is.

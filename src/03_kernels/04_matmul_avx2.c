@@ -892,6 +892,7 @@ DENDP_TARGET_AVX2 static void dendp_act_row_avx2(const float *x, uint32_t k, uin
     for (t = 0; t < whole; t++) {
         dendp_act_block_avx2(x + t * 32, out + t * stride);
     }
+    _mm256_zeroupper(); /* see 03.09 */
     if (t < n_blocks) {
         dendp_act_row_scalar(x + (t * 32 < k ? t * 32 : 0), t * 32 < k ? k - t * 32 : 0, n_blocks - t,
                              out + t * stride, stride);

@@ -632,11 +632,11 @@ DEND_IMPL dend_status dend_next(dend_engine *engine, dend_seq seq, const dend_sa
     if (status == DEND_OK) {
         status = dend_step(engine, 0);
     }
-    if (status == DEND_OK) {
+    if (status == DEND_OK || status == DEND_ERR_NO_LOGITS) { /* which others may lack, and not this one */
         status = dend_sample(engine, seq, params, &sampled);
     }
     if (status != DEND_OK) {
-        return status;
+        return status == DEND_ERR_WAITING ? DEND_ERR_NO_LOGITS : status;
     }
     *token = sampled.token;
     return dend_token_is_end(engine->model, sampled.token) ? DEND_END

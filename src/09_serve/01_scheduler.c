@@ -68,7 +68,7 @@ typedef struct dendp_request {
     bool holds;
     int32_t held;
     uint32_t held_len;
-    uint64_t held_hash;
+    uint64_t held_hash, held_stream;
     /* where it stands in the batch that is being gathered */
     int64_t rank;
     bool single; /* one row is all it needs */
@@ -459,24 +459,23 @@ static uint32_t dendp_serve_sort(dend_scheduler *s) {
 
 /* -- settle ---------------------------------------------------------------------- */
 
-/* True while the token that q holds still follows its sequence. */
-static bool dendp_serve_holds(const dendp_request *q, const dendp_record *r) {
-    return q->holds && q->held_len == r->len && q->held_hash == r->hash;
+/* True while the token that q holds is still the next of its sequence. */
+static bool dendp_serve_holds(const dendp_request *q, const dendp_slot *slot, const dendp_record *r) {
+    return q->holds && q->held_len == r->len && q->held_hash == r->hash && q->held_stream == slot->stream;
 }
 
-/* The next token of a request, if its logits are there: sampled, appended and reported. */
-static void dendp_serve_advance(dend_scheduler *s, dendp_request *q, const dendp_record *r) {
+/* The next token of a request, if its logits are there: sampled and appended.
+ * True when there is one to tell the caller of: q->held. */
+static bool dendp_serve_advance(dend_scheduler *s, dendp_request *q, const dendp_slot *slot) {
     dend_engine *e = s->engine;
-    dend_request_id id = dendp_serve_id(s, q);
-    uint64_t number = q->number;
+    const dendp_record *r = &e->cache.records[slot->record];
     int32_t token = q->held;
     dend_status status;
-    bool go_on;
-    if (!dendp_serve_holds(q, r)) {
+    if (!dendp_serve_holds(q, slot, r)) {
         dend_sampled sampled;
         q->holds = false;
         if (r->n_ready < r->len || r->logits_row == DENDP_NONE) {
-            return;
+            return false;
         }
         status = dend_sample(e, q->desc.seq, &q->desc.params, &sampled);
         if (status == DEND_OK && dend_token_is_end(e->model, sampled.token)) {
@@ -484,22 +483,23 @@ static void dendp_serve_advance(dend_scheduler *s, dendp_request *q, const dendp
         }
         if (status != DEND_OK) {
             dendp_serve_end(s, q, status);
-            return;
+            return false;
         }
         token = sampled.token;
     }
     q->held = token;
     q->held_len = r->len;
     q->held_hash = r->hash;
+    q->held_stream = slot->stream;
     status = dend_seq_append(e, q->desc.seq, &token, 1);
     q->holds = status == DEND_ERR_NO_BLOCKS;
     if (q->holds) {
         dend_seq_release_logits(e, q->desc.seq);
-        return;
+        return false;
     }
     if (status != DEND_OK) {
         dendp_serve_end(s, q, status);
-        return;
+        return false;
     }
     q->state = DEND_REQUEST_DECODE;
     q->last_ns = dendp_now_ns();
@@ -510,7 +510,13 @@ static void dendp_serve_advance(dend_scheduler *s, dendp_request *q, const dendp
     if (s->quota[q->desc.user] != UINT64_MAX) {
         s->quota[q->desc.user]--;
     }
-    go_on = !q->desc.on_token || q->desc.on_token(q->desc.user_data, id, token);
+    return true;
+}
+
+/* Tells the caller of the token that q has got. The caller may do anything meanwhile. */
+static void dendp_serve_tell(dend_scheduler *s, dendp_request *q) {
+    uint64_t number = q->number;
+    bool go_on = !q->desc.on_token || q->desc.on_token(q->desc.user_data, dendp_serve_id(s, q), q->held);
     if (q->number == number && q->live_at != DENDP_NONE && /* it may be gone, and another in its place */
         (!go_on || q->n_generated == q->desc.max_tokens)) {
         dendp_serve_end(s, q, DEND_OK);
@@ -532,7 +538,7 @@ static void dendp_serve_take_back(dend_scheduler *s, uint32_t record) {
 }
 
 /* Ends what has to end, and takes every other request as far as it goes
- * without a batch. after_batch: no caller has run since the last one. */
+ * without a batch. after_batch: a batch is the last thing that has run. */
 static void dendp_serve_settle(dend_scheduler *s, bool after_batch) {
     const dendp_cache *c = &s->engine->cache;
     uint32_t i, n = dendp_serve_sort(s);
@@ -554,9 +560,12 @@ static void dendp_serve_settle(dend_scheduler *s, bool after_batch) {
             dendp_serve_end(s, q, DEND_ERR_NO_LOGITS);
         } else {
             uint32_t record = slot->record;
-            dendp_serve_advance(s, q, &c->records[record]);
-            if (after_batch) {
+            bool tell = dendp_serve_advance(s, q, slot);
+            if (after_batch) { /* before the caller can give the record to somebody else */
                 dendp_serve_take_back(s, record);
+            }
+            if (tell) {
+                dendp_serve_tell(s, q);
             }
         }
     }
@@ -611,7 +620,7 @@ static void dendp_serve_gather(dend_scheduler *s, uint32_t T, dendp_serve_batch 
             b->unsettled = true;
             continue;
         }
-        if (dendp_serve_holds(q, r)) {
+        if (dendp_serve_holds(q, slot, r)) {
             continue;
         }
         if (s->stamps[slot->record] == s->n_batches + 1) { /* a fork that shares even its record */
@@ -668,15 +677,18 @@ DEND_IMPL dend_status dend_scheduler_step(dend_scheduler *scheduler, uint64_t bu
     dend_scheduler *s = scheduler;
     uint64_t start = dendp_now_ns(), budget = budget_us > UINT64_MAX / 1000u ? 0 : budget_us * 1000u;
     dend_status status = DEND_PENDING;
+    uint64_t settled = 0;
     bool first = true;
     if (!s || s->running) {
         return DEND_ERR_ARGUMENT;
     }
     s->running = true;
+    settled = s->n_batches;
     dendp_node_reclaim(&s->engine->cache.nodes, s->engine->desc.release_budget);
     for (;; first = false) {
         uint32_t T = s->engine->desc.n_batch;
-        dendp_serve_settle(s, !first);
+        dendp_serve_settle(s, s->n_batches != settled);
+        settled = s->n_batches;
         if (s->n_live == 0) {
             break;
         }
