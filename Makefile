@@ -73,7 +73,7 @@ help: ## this list
 	@printf '  CC=%s CXX=%s CFLAGS="%s" PYTHON=%s\n' '$(CC)' '$(CXX)' '$(CFLAGS)' '$(PYTHON)'
 	@printf '  MODEL=%s  (run, hello: the GGUF file)\n' '$(MODEL)'
 	@printf '  OUT=file.json  (bench, bench-fork: where the result goes)\n'
-	@printf '  N=number       (run: branches; bench, bench-matmul: rounds; fuzz-run: seconds for each target)\n'
+	@printf '  N=number       (bench: rounds; bench-attention, bench-matmul: samples; fuzz-run: seconds a target)\n'
 	@printf '  PEERS=folder   (bench: builds of other engines)   ONLY=models or rows (bench)\n'
 
 # ---- the header ---------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ $(SMOLLM2):
 	$(PYTHON) tools/fetch_model.py smollm2
 
 .PHONY: model models
-model: ## fetch the small test model (89 MiB) into models/
+model: ## fetch the small test model (98 MB) into models/
 	$(PYTHON) tools/fetch_model.py smollm2
 
 models: ## fetch all test models (1.6 GiB) into models/

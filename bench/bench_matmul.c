@@ -1,7 +1,7 @@
 /* How fast is a matmul, beside what the machine can do?
  *
  *     gcc -O2 -I. bench/bench_matmul.c -o build/bench_matmul -lm -lpthread
- *     build/bench_matmul [samples] [form or "all"] [scalar, avx2 or avx512]
+ *     build/bench_matmul [samples] [form or "all"] [instruction set, as dend_engine_stats names it]
  *
  * For each form a matrix is copied until its copies fill 160 MB, more than any
  * cache. A sample multiplies one copy; right before it the same threads read
@@ -231,7 +231,8 @@ static void bench_one(const bench_case *c, const dendp_kernels *kn, uint32_t sam
 }
 
 int main(int argc, char **argv) {
-    static const dend_isa isas[] = {DEND_ISA_SCALAR, DEND_ISA_AVX2, DEND_ISA_AVX512};
+    static const dend_isa isas[] = {DEND_ISA_SCALAR, DEND_ISA_AVX2, DEND_ISA_AVX_VNNI, DEND_ISA_AVX512,
+                                    DEND_ISA_NEON};
     uint32_t samples = argc > 1 ? (uint32_t)atoi(argv[1]) : 200;
     const dendp_kernels *kn = dendp_kernels_get(DEND_ISA_DEFAULT);
     size_t i;

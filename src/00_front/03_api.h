@@ -253,7 +253,7 @@ typedef struct dend_engine_stats {
     uint32_t n_waiting;       /* tokens that wait for a step */
     uint64_t n_forks, n_rows; /* since creation */
     uint64_t n_block_copies;  /* tails copied by the first append after a fork */
-    const char *isa;          /* "scalar", "avx2", "avxvnni", "avx512" */
+    const char *isa;          /* "scalar", "avx2", "avxvnni", "avx512", "neon" */
     uint32_t n_threads;
 } dend_engine_stats;
 DEND_API void dend_engine_get_stats(const dend_engine *engine, dend_engine_stats *out);
