@@ -59,6 +59,25 @@ typedef void (*dendp_add_v_fn)(const void *const *v, const void *const *ahead, c
                                uint32_t n_tiles, uint32_t d, const float *p, uint32_t ld_p, uint32_t n_q,
                                float *o);
 
+/* Runs `call` with R = 4 for as long as 4 queries are left, then for the rest. */
+#define DENDP_BY_FOUR(n_q, a, call)                                                                          \
+    for (a = 0; a < (n_q); a += 4) {                                                                         \
+        switch ((n_q)-a) {                                                                                   \
+        case 1:                                                                                              \
+            call(1);                                                                                         \
+            break;                                                                                           \
+        case 2:                                                                                              \
+            call(2);                                                                                         \
+            break;                                                                                           \
+        case 3:                                                                                              \
+            call(3);                                                                                         \
+            break;                                                                                           \
+        default:                                                                                             \
+            call(4);                                                                                         \
+            break;                                                                                           \
+        }                                                                                                    \
+    }
+
 /* Fetches the n tiles ahead, of `bytes` bytes, at once: for kernels that do not do it line by line. */
 static DENDP_UNUSED void dendp_fetch_tiles(const void *const *tiles, const void *const *ahead, uint32_t n,
                                            size_t bytes) {

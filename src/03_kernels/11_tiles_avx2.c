@@ -54,25 +54,6 @@
     _mm256_storeu_ps(o + (r)*d + j, l##r);                                                                   \
     _mm256_storeu_ps(o + (r)*d + j + 8, h##r);
 
-/* Runs `call` with R = 4 for as long as 4 queries are left, then for the rest. */
-#define DENDP_BY_FOUR(n_q, a, call)                                                                          \
-    for (a = 0; a < (n_q); a += 4) {                                                                         \
-        switch ((n_q)-a) {                                                                                   \
-        case 1:                                                                                              \
-            call(1);                                                                                         \
-            break;                                                                                           \
-        case 2:                                                                                              \
-            call(2);                                                                                         \
-            break;                                                                                           \
-        case 3:                                                                                              \
-            call(3);                                                                                         \
-            break;                                                                                           \
-        default:                                                                                             \
-            call(4);                                                                                         \
-            break;                                                                                           \
-        }                                                                                                    \
-    }
-
 #define DENDP_TILES_AVX2(type)                                                                               \
     DENDP_INLINE_AVX2 void dendp_score_rows_##type(const int R, const void *k, const char *ahead,            \
                                                    uint32_t d, const float *q, float *s, uint32_t ld_s) {    \

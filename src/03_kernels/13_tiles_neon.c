@@ -18,25 +18,6 @@
 #define DENDP_LOAD4_f32(tile, i) vld1q_f32((const float *)(tile) + (i))
 #define DENDP_LOAD4_f16(tile, i) DENDP_HALVES4((const uint16_t *)(tile) + (i))
 
-/* Runs `call` with R = 4 for as long as 4 queries are left, then for the rest. */
-#define DENDP_BY_FOUR_NEON(n_q, a, call)                                                                     \
-    for (a = 0; a < (n_q); a += 4) {                                                                         \
-        switch ((n_q)-a) {                                                                                   \
-        case 1:                                                                                              \
-            call(1);                                                                                         \
-            break;                                                                                           \
-        case 2:                                                                                              \
-            call(2);                                                                                         \
-            break;                                                                                           \
-        case 3:                                                                                              \
-            call(3);                                                                                         \
-            break;                                                                                           \
-        default:                                                                                             \
-            call(4);                                                                                         \
-            break;                                                                                           \
-        }                                                                                                    \
-    }
-
 #define DENDP_TILE_ZERO(r, n) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = vdupq_n_f32(0);
 /* One dimension of K, number n of the four in x. */
 #define DENDP_TILE_ADD(r, n)                                                                                 \
@@ -84,7 +65,7 @@
                                           uint32_t n_q, float *s, uint32_t ld_s) {                           \
         uint32_t a;                                                                                          \
         dendp_fetch_tiles(&k, &ahead, 1, (size_t)d * 16 * sizeof(dendp_value_##type));                       \
-        DENDP_BY_FOUR_NEON(n_q, a, DENDP_SCORE_CALL_##type)                                                  \
+        DENDP_BY_FOUR(n_q, a, DENDP_SCORE_CALL_##type)                                                       \
     }                                                                                                        \
     DENDP_INLINE_NEON void dendp_add_v_##type##_rows_neon(                                                   \
         const int R, const void *const *v, const uint16_t *mask, uint32_t n_tiles, uint32_t d,               \
@@ -110,7 +91,7 @@
                                           const float *p, uint32_t ld_p, uint32_t n_q, float *o) {           \
         uint32_t a;                                                                                          \
         dendp_fetch_tiles(v, ahead, n_tiles, (size_t)d * 16 * sizeof(dendp_value_##type));                   \
-        DENDP_BY_FOUR_NEON(n_q, a, DENDP_ADD_V_CALL_##type)                                                  \
+        DENDP_BY_FOUR(n_q, a, DENDP_ADD_V_CALL_##type)                                                       \
         dendp_add_v_##type##_from(d / 16 * 16, v, mask, n_tiles, d, p, ld_p, n_q, o);                        \
     }
 
@@ -209,7 +190,7 @@ DENDP_TARGET_NEON static void dendp_score_q8_neon(const void *k, const void *ahe
 #define DENDP_CALL(R)                                                                                        \
     dendp_score_q8_rows_neon(R, k, d, (const dendp_q8_query *)q + (size_t)a * groups, s + (size_t)a * ld_s,  \
                              ld_s)
-    DENDP_BY_FOUR_NEON(n_q, a, DENDP_CALL)
+    DENDP_BY_FOUR(n_q, a, DENDP_CALL)
 #undef DENDP_CALL
 }
 
