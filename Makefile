@@ -51,7 +51,7 @@ LIBS     := -lm -lpthread
 # ---- files --------------------------------------------------------------------------------------
 
 ROOMS    := $(sort $(wildcard src/*/*.h src/*/*.c))
-TESTS    := $(wildcard tests/*.c tests/*.h fuzz/*.c fuzz/*.h)
+TESTS    := $(wildcard tests/*.c tests/*.h fuzz/*.c fuzz/*.h) examples/countdown.h
 EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 BENCHES  := $(patsubst bench/%.c,%,$(wildcard bench/*.c))
 FUZZERS  := $(patsubst fuzz/%.c,%,$(wildcard fuzz/*.c))
@@ -71,9 +71,9 @@ help: ## this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 18
 	@printf 'Variables\n'
 	@printf '  CC=%s CXX=%s CFLAGS="%s" PYTHON=%s\n' '$(CC)' '$(CXX)' '$(CFLAGS)' '$(PYTHON)'
-	@printf '  MODEL=%s  (run, hello: the GGUF file)\n' '$(MODEL)'
-	@printf '  OUT=file.json  (bench, bench-fork: where the result goes)\n'
-	@printf '  N=number       (bench: rounds; bench-attention, bench-matmul: samples; fuzz-run: seconds a target)\n'
+	@printf '  MODEL=%s  (run-fork, hello: the GGUF file)\n' '$(MODEL)'
+	@printf '  OUT=file.json  (bench, bench-fork, bench-search: where the result goes)\n'
+	@printf '  N=number       (bench: rounds; bench-attention, bench-matmul: samples; bench-search: puzzles; fuzz-run: seconds a target)\n'
 	@printf '  PEERS=folder   (bench: builds of other engines)   ONLY=models or rows (bench)\n'
 
 # ---- the header ---------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ build/dendrite.o: dendrite.c dendrite.h | build
 	$(CC) $(STD) $(CFLAGS) $(WARN) -c -o $@ $<
 
 define example_rule
-build/$(1): examples/$(1).c build/dendrite.o dendrite.h | build
+build/$(1): examples/$(1).c $(wildcard examples/*.h) build/dendrite.o dendrite.h | build
 	$$(CC) $$(STD) $$(CFLAGS) $$(WARN) $$(INCLUDE) -o $$@ $$< build/dendrite.o $$(LIBS)
 endef
 $(foreach e,$(EXAMPLES),$(eval $(call example_rule,$(e))))
@@ -289,17 +289,20 @@ $(foreach e,$(EXAMPLES),$(eval $(call example_rule,$(e))))
 # Benchmarks include the implementation themselves: they measure single rooms too.
 # A benchmark includes the implementation, so that it can measure private functions; it need not use all of them.
 define bench_rule
-$(call bench_binary,$(1)): bench/$(1).c $(wildcard bench/*.h) dendrite.h | build
+$(call bench_binary,$(1)): bench/$(1).c $(wildcard bench/*.h examples/*.h) dendrite.h | build
 	$$(CC) $$(STD) $$(CFLAGS) $$(WARN) -Wno-unused-function $$(INCLUDE) -o $$@ $$< $$(LIBS)
 endef
 $(foreach b,$(BENCHES),$(eval $(call bench_rule,$(b))))
 
-.PHONY: examples benches run hello bench bench-attention bench-fork bench-matmul
+.PHONY: examples benches run run-fork hello bench bench-attention bench-fork bench-matmul bench-search train
 examples: $(EXAMPLES:%=build/%) ## build every file of examples/
 
 benches: $(foreach b,$(BENCHES),$(call bench_binary,$(b))) ## build every file of bench/
 
-run: build/fork $(MODEL) ## fork one prompt into several continuations (fetches the small model if need be)
+run: build/solve24 ## solve number puzzles by sampling and by search, with the model in examples/models
+	build/solve24
+
+run-fork: build/fork $(MODEL) ## fork one prompt into several continuations (fetches the small model if need be)
 	build/fork -m "$(MODEL)"
 
 hello: build/hello $(MODEL) ## the shortest whole program
@@ -314,9 +317,27 @@ bench-matmul: build/bench_matmul ## each matmul kernel beside what the machine c
 bench-attention: build/bench_attention ## attention in cycles for 16 keys and a query head; N (samples) applies
 	build/bench_attention $(N)
 
+bench-search: build/bench_search $(SMOLLM2) ## search beside sampling, and what search costs; N (puzzles), OUT apply
+	build/bench_search $(if $(N),-n $(N)) $(if $(OUT),-o "$(OUT)")
+
 bench: build/bench_engine build/bench_attention ## the whole table beside other engines' builds in PEERS; N (rounds), ONLY, OUT apply
 	$(PYTHON) tools/bench.py $(if $(PEERS),--peers "$(PEERS)") $(if $(N),--rounds $(N)) $(if $(ONLY),--only "$(ONLY)") \
 	    $(if $(OUT),--out "$(OUT)")
+
+# ---- the model in examples/models -----------------------------------------------------------------
+
+TRAIN_PYTHON := build/train/venv/bin/python
+
+build/train/venv.ok: tools/train/requirements.txt | build
+	@mkdir -p build/train
+	$(PYTHON) -m venv build/train/venv
+	$(TRAIN_PYTHON) -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# An hour and a half on two cores. The file that is committed was made so.
+train: build/train/venv.ok ## make examples/models/countdown.gguf anew (packages: tools/train/requirements.txt)
+	$(TRAIN_PYTHON) tools/train/countdown.py examples/models
+	$(TRAIN_PYTHON) tools/train/train.py --out examples/models/countdown.gguf
 
 # ---- goldens ------------------------------------------------------------------------------------
 

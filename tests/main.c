@@ -23,6 +23,7 @@
 #include "test_engine_layout.c"
 #include "test_engine_report.c"
 #include "test_serve_scheduler.c"
+#include "test_search.c"
 
 #define RUN(group) n_failed += cmocka_run_group_tests_name(#group, tests_##group, NULL, NULL)
 
@@ -53,5 +54,6 @@ int main(int argc, char **argv) {
     RUN(engine_layout);
     RUN_ALONE(engine_report);
     RUN(serve_scheduler);
+    RUN(search);
     return n_failed != 0;
 }

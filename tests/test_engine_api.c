@@ -247,7 +247,7 @@ static void test_engine_statuses(void **state) {
         known += strcmp(name, "DEND_UNKNOWN") != 0;
         assert_int_equal(strcmp(name, "DEND_UNKNOWN") == 0, strcmp(text, "unknown status") == 0);
     }
-    assert_int_equal(known, 21);
+    assert_int_equal(known, 22);
     assert_string_equal(dend_status_name(DEND_ERR_NO_BLOCKS), "DEND_ERR_NO_BLOCKS");
     assert_string_equal(dend_status_text(DEND_PENDING), "work is left: call again");
     assert_string_equal(dend_version(), DEND_VERSION_STRING);

@@ -26,6 +26,9 @@
  *            while (dend_next(engine, seq, NULL, &token) == DEND_OK)
  *                fwrite(dend_token_bytes(model, token, NULL), ...);
  *
+ *        Many branches of one thought, weighed against one another: dend_search
+ *        (examples/solve24.c).
+ *
  * PROMISES   The library never prints, aborts, exits, or keeps mutable
  *        globals. A failed call leaves everything as it was. A zeroed
  *        description means defaults. After dend_engine_create, decoding,
@@ -49,4 +52,5 @@
  *        row        one token of one sequence on its way through the model
  *        panel      16 output rows of a weight matrix, laid out for the kernels
  *        token tree draft tokens of one sequence, each with a parent
+ *        search     a tree of steps of text, grown by a method; a node is one step
  * ======================================================================== */

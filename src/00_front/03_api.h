@@ -38,7 +38,8 @@
     X(DEND_ERR_QUOTA, -15, "the account has no tokens left")                                                 \
     X(DEND_ERR_CANCELLED, -16, "cancelled")                                                                  \
     X(DEND_ERR_DEADLINE, -17, "the deadline has passed")                                                     \
-    X(DEND_ERR_NO_REQUESTS, -18, "out of request slots")
+    X(DEND_ERR_NO_REQUESTS, -18, "out of request slots")                                                     \
+    X(DEND_ERR_CALLBACK, -19, "a callback gave a value that is no number")
 
 typedef enum dend_status {
 #define DEND_STATUS_ENUM(name, value, text) name = value,
@@ -525,3 +526,285 @@ DEND_API uint64_t dend_scheduler_quota(const dend_scheduler *scheduler, uint32_t
  * caller can drop sequences.
  * Cost: beside the model, O(n log n) a batch for n live requests. */
 DEND_API dend_status dend_scheduler_step(dend_scheduler *scheduler, uint64_t budget_us);
+
+/* --------------------------------------------------------------------------
+ * Search: a tree of steps behind one prompt
+ *
+ * A node is a step of text (a line, a clause, a token ...) behind its parent's;
+ * the root is the prompt. Growing a node adds one child to it. A method decides
+ * which node grows next; all children that are being written advance together,
+ * one token a batch. The caller's judge looks at each finished step.
+ * ------------------------------------------------------------------------ */
+
+typedef struct dend_search dend_search;
+
+#define DEND_NODE_NONE 0xffffffffu /* no node; node 0 is the root */
+
+typedef enum dend_search_method {
+    DEND_SEARCH_DEFAULT = 0,     /* MCTS */
+    DEND_SEARCH_MCTS,            /* Monte Carlo tree search with UCT or PUCT */
+    DEND_SEARCH_BEAM,            /* beam search over steps, by log-probability */
+    DEND_SEARCH_TREE_OF_THOUGHT, /* the same by value or vote: breadth first */
+    DEND_SEARCH_DEPTH_FIRST,     /* tree of thought, depth first with backtracking */
+    DEND_SEARCH_BEST_OF_N        /* independent samples, the best or the most common of them */
+} dend_search_method;
+
+typedef enum dend_step_end {
+    DEND_STEP_DEFAULT = 0, /* LINE */
+    DEND_STEP_LINE,        /* a token with a newline ends a step */
+    DEND_STEP_DELIMITER,   /* a token with one of the bytes in `delimiters` ends a step */
+    DEND_STEP_TOKEN,       /* each token is a step */
+    DEND_STEP_CALLBACK     /* step_ends decides */
+} dend_step_end;
+
+/* How the children of a node differ. */
+typedef enum dend_propose {
+    DEND_PROPOSE_DEFAULT = 0, /* LIKELIEST; SAMPLE for BEST_OF_N, which does not allow another */
+    /* The first child is the greedy step. Each further one leaves a step that was
+     * written before at the likeliest token that no child has taken, and goes on
+     * greedily. All children differ, and only what differs is computed. */
+    DEND_PROPOSE_LIKELIEST, /* at each place the 64 likeliest at most */
+    DEND_PROPOSE_SAMPLE     /* each child has a random stream of its own; equal ones become one */
+} dend_propose;
+
+/* Where the value of a finished step comes from, unless the judge sets it. */
+typedef enum dend_value {
+    DEND_VALUE_DEFAULT = 0, /* LOGPROB */
+    DEND_VALUE_LOGPROB,     /* e^(mean log-probability of the tokens since the prompt) */
+    /* P(yes) / (P(yes) + P(no)) behind value_prompt; without one, at the place of
+     * the token that ended the step: such tokens then are a judgement themselves,
+     * and no child begins with a "no" that was not the likeliest. */
+    DEND_VALUE_SELF,
+    DEND_VALUE_ROLLOUT /* the step is continued to its end, and that one's value counts */
+} dend_value;
+
+typedef enum dend_node_state {
+    DEND_NODE_OPEN = 0, /* may grow */
+    DEND_NODE_GROWING,  /* its step is being written */
+    DEND_NODE_SOLVED,   /* the judge said so */
+    DEND_NODE_ENDED,    /* the model ended its text, or depth or context did */
+    DEND_NODE_DEAD,     /* the judge said so */
+    DEND_NODE_CLOSED,   /* nothing is left to grow below it */
+    DEND_NODE_MERGED    /* the same state as `twin`, which grows in its place */
+} dend_node_state;
+
+typedef struct dend_node_info {
+    dend_node_state state;
+    uint32_t parent, first_child, next_sibling, twin; /* DEND_NODE_NONE where there is none */
+    uint32_t n_children;
+    uint32_t depth;      /* 0 = the root */
+    uint32_t n_tokens;   /* of its step */
+    uint32_t len_tokens; /* of its text, the prompt's included */
+    uint32_t visits;     /* values that were backed up to it */
+    uint32_t n_copies;   /* times that its step was sampled, 1 and more */
+    uint32_t created;    /* batch in which it began */
+    float logprob;       /* of its step: the sum over its tokens */
+    float path_logprob;  /* of all steps since the root */
+    float value;         /* of its own step */
+    float mean;          /* of the values backed up to it */
+    float next_logprob;  /* of the next child's first new token and what precedes it; 0 for the first
+                             child and for samples; -FLT_MAX = it cannot grow now */
+    uint64_t key;        /* equal keys are equal states */
+    dend_seq seq;        /* of the search: fork it, do not change it; zero = given up, to be rebuilt */
+} dend_node_info;
+
+/* What a judge says of a step. */
+typedef enum dend_verdict_kind {
+    DEND_VERDICT_GO_ON = 0,
+    DEND_VERDICT_DEAD,   /* leads nowhere */
+    DEND_VERDICT_SOLVED, /* a result */
+    DEND_VERDICT_STOP    /* end the search; the node stays open */
+} dend_verdict_kind;
+
+typedef struct dend_verdict {
+    dend_verdict_kind kind;
+    float value;  /* preset; best in [0, 1], the larger the better */
+    uint64_t key; /* preset to a hash of all tokens; nodes that go on and have equal keys are merged;
+                     of ended nodes: the answer that self-consistency counts */
+} dend_verdict;
+
+/* How the next child of a node is proposed. */
+typedef struct dend_proposal {
+    dend_propose kind;
+    float temperature; /* of a sample */
+} dend_proposal;
+
+/* Replaces parts of the method; NULL members are the method's own. They may read
+ * the search, and call dend_search_visit. */
+typedef struct dend_search_policy {
+    /* The node that grows by a child next; DEND_NODE_NONE = none until a child that is being written has
+     * ended, or, when there is none, the end of the search. */
+    uint32_t (*select)(void *user, dend_search *search);
+    /* Changes *proposal, which the description has preset, for a child of node. */
+    void (*expand)(void *user, dend_search *search, uint32_t node, dend_proposal *proposal);
+    /* The value of a step that has just been written; value is what it would be. */
+    float (*evaluate)(void *user, dend_search *search, uint32_t node, float value);
+    /* Takes the value of a finished node up the tree. */
+    void (*backup)(void *user, dend_search *search, uint32_t node, float value);
+    void *user;
+} dend_search_policy;
+
+typedef struct dend_mcts_params {
+    bool uct;          /* UCT (Kocsis and Szepesvari, ECML 2006) instead of PUCT (Rosin, AMAI 2011) */
+    float explore;     /* c of either; 0 = 1.0 */
+    float fpu;         /* first-play urgency: what a child not grown yet has below its parent's mean; 0 = 0 */
+    float widen;       /* progressive widening: at most ceil(widen * visits^widen_power) children; */
+    float widen_power; /* 0 = off for PUCT, 1 and 0.5 for UCT */
+    float virtual_loss; /* losses that each child being written counts as; 0 = 1 */
+} dend_mcts_params;
+
+typedef struct dend_beam_params {
+    uint32_t width;       /* nodes of a level that go on; 0 = 4 */
+    uint32_t n_children;  /* proposals a node; 0 = width */
+    float length_penalty; /* alpha of Wu et al., arXiv 1609.08144, section 7; 0 = none */
+    uint32_t n_groups;    /* diverse beam search (Vijayakumar et al., arXiv 1610.02424); 0 = 1 */
+    float diversity;      /* what a step costs for each node of earlier groups with the same step */
+    bool keep_going;      /* a result does not end the pass though it is better than all that is open */
+    bool once;            /* one pass; else passes with twice the width follow while there is budget */
+} dend_beam_params;
+
+typedef struct dend_thought_params {
+    uint32_t width;      /* breadth first: nodes of a level that go on; 0 = 5 */
+    uint32_t n_children; /* proposals a node; 0 = 5 */
+    float threshold;     /* depth first: nodes of less value are not visited */
+    /* Votes for n nodes of a level; more is better. NULL = their values decide. */
+    void (*vote)(void *user, dend_search *search, const uint32_t *nodes, uint32_t n, float *votes);
+    bool once; /* one pass; else wider passes follow while there is budget */
+} dend_thought_params;
+
+typedef struct dend_best_of_n_params {
+    uint32_t n;    /* samples; 0 = as many as the budget allows */
+    bool majority; /* the result is the most common answer (self-consistency: Wang et al., ICLR 2023) */
+} dend_best_of_n_params;
+
+/* Zeroed but for engine and prompt: MCTS over lines, for 1,024 tokens. */
+typedef struct dend_search_desc {
+    uint32_t canary_begin_; /* leave zero */
+    dend_engine *engine;    /* must outlive the search */
+    dend_seq prompt;        /* at least one token; is forked, and stays the caller's */
+    dend_search_method method;
+
+    dend_step_end step_end;
+    const char *delimiters; /* 0-terminated; read when the search is made */
+    bool (*step_ends)(void *user, const int32_t *tokens, uint32_t n); /* tokens of the step so far */
+    uint32_t max_step_tokens; /* a longer step ends there; 0 = 64, at most 4,096 */
+    uint32_t max_depth;       /* steps; 0 = 32, at most 65,535 */
+
+    dend_propose propose;
+    float temperature; /* of samples; 0 = 0.8 */
+    float min_prob;    /* tokens of less probability start no child; 0 = 0.01 */
+    uint32_t
+        n_children; /* of a node, at most, for what methods select but BEST_OF_N; 0 = 32, at most 65,535 */
+
+    dend_value value;
+    const int32_t *value_prompt; /* copied */
+    uint32_t n_value_prompt;     /* at most 1,024 */
+    int32_t yes, no;             /* tokens */
+
+    /* Looks at a step that has just been written: dend_search_text, _node. May be NULL. */
+    void (*judge)(void *user, dend_search *search, uint32_t node, dend_verdict *verdict);
+    void *user; /* of judge, step_ends, vote */
+
+    dend_mcts_params mcts;
+    dend_beam_params beam;
+    dend_thought_params thought;
+    dend_best_of_n_params best_of_n;
+    dend_search_policy policy;
+
+    uint64_t max_tokens;  /* generated, of all branches together; 0 = 1,024 */
+    uint64_t max_time_us; /* in dend_search_step; 0 = no limit */
+    uint32_t
+        max_blocks; /* KV blocks that the search may take from the pool, a few passing ones aside; 0 = no limit */
+    uint32_t n_nodes;  /* 0 = 4,096; at most 2^24 */
+    uint32_t n_tokens; /* tokens that the tree can hold; 0 = the smaller of max_tokens and 8 n_nodes */
+    uint32_t n_lanes;  /* children being written at once; 0 = 8, at most 256 */
+    bool keep_going;   /* a solved node does not end the search */
+    uint64_t seed;
+    dend_allocator allocator; /* zeroed = the engine's */
+    uint32_t canary_end_;     /* leave zero */
+} dend_search_desc;
+
+typedef enum dend_search_end {
+    DEND_SEARCH_RUNNING = 0,
+    DEND_SEARCH_SOLVED,
+    DEND_SEARCH_EXHAUSTED, /* nothing is left to grow */
+    DEND_SEARCH_TOKENS,    /* max_tokens */
+    DEND_SEARCH_TIME,      /* max_time_us */
+    DEND_SEARCH_NODES,     /* n_nodes or n_tokens */
+    DEND_SEARCH_STOPPED    /* the judge said so */
+} dend_search_end;
+
+typedef struct dend_search_info {
+    dend_search_end end;
+    uint32_t best;    /* as dend_search_best */
+    uint32_t n_nodes; /* in the tree, the root included */
+    uint32_t n_slots; /* nodes are numbered below this; a few numbers may be free */
+    uint32_t n_lanes; /* children being written */
+    uint32_t n_solved, n_ended, n_dead, n_merged;
+    uint32_t n_seqs;       /* sequences that nodes hold */
+    uint32_t n_bad_values; /* that callbacks gave and were no numbers */
+    uint32_t n_evicted;    /* sequences given up for want of blocks or slots */
+    uint32_t n_forgotten;  /* proposals dropped for want of room */
+    uint64_t n_tokens;     /* generated, in all branches, unfinished ones included: what max_tokens limits */
+    uint64_t n_rebuilt;    /* tokens computed again for sequences that had been given up */
+    uint64_t n_batches, n_forks;
+    uint64_t time_us;   /* in dend_search_step */
+    uint64_t model_us;  /* of it: in dend_step */
+    uint64_t choose_us; /* of it: reading logits */
+    uint64_t judge_us;  /* of it: in callbacks */
+    uint64_t fork_ns;   /* of it: in forks alone */
+} dend_search_info;
+
+/* Fills in every default of *desc, in place, and checks it.
+ * Returns: OK; ARGUMENT, STALE (the prompt), CONTEXT_FULL (it leaves no room); *desc is then unchanged. */
+DEND_API dend_status dend_search_resolve(dend_search_desc *desc, dend_error *err);
+/* Bytes that a search of this description will hold: exactly what create asks
+ * the allocator for. Returns: as dend_search_resolve; MEMORY when they overflow. */
+DEND_API dend_status dend_search_plan(const dend_search_desc *desc, uint64_t *n_bytes, dend_error *err);
+/* Makes a search in one allocation; running it allocates nothing more.
+ * Returns: OK; ARGUMENT, STALE, CONTEXT_FULL, MEMORY, NO_SEQUENCES.  Owns: *out, free with dend_search_free. */
+DEND_API dend_status dend_search_create(const dend_search_desc *desc, dend_search **out, dend_error *err);
+/* Gives its sequences back to the engine, and frees it. In a callback of its own
+ * it does so when the callback's dend_search_step ends, which then returns
+ * DEND_ERR_CANCELLED. NULL is fine. */
+DEND_API void dend_search_free(dend_search *search);
+/* Empties the tree and begins anew behind another prompt, with the same
+ * description otherwise.  Returns: OK; STALE, ARGUMENT, CONTEXT_FULL, NO_SEQUENCES (nothing has changed). */
+DEND_API dend_status dend_search_restart(dend_search *search, dend_seq prompt, uint64_t seed);
+/* Grows the tree until the search ends or budget_us microseconds have passed (0
+ * = no limit); one batch at least. Computes waiting tokens of other sequences too.
+ * Returns: OK when the search has ended: dend_search_get_info says why; PENDING;
+ *   NO_BLOCKS, NO_SEQUENCES, NO_LOGITS: not one child can advance, though all that
+ *     nodes held for later was given up: free some and call again, or take the best so far;
+ *   CALLBACK: a callback gave a value that is no number; its node counts as dead. Call again to go on;
+ *   STALE: somebody dropped the root's sequence; CANCELLED; ARGUMENT (called from a callback of its own).
+ * Deterministic for a seed, unless time or blocks run out. */
+DEND_API dend_status dend_search_step(dend_search *search, uint64_t budget_us);
+/* Fills in *out.  Cost: O(1), majority as dend_search_best. */
+DEND_API void dend_search_get_info(const dend_search *search, dend_search_info *out);
+
+/* The best node so far: a solved one, or else an ended one, or else an open one;
+ * of these the one of most value, or of the most common answer, and of equals
+ * the earliest. The root when there is nothing else. Cost: O(1), majority O(nodes^2). */
+DEND_API uint32_t dend_search_best(const dend_search *search);
+/* Fills in *out.  Returns: OK, ARGUMENT (no such node). */
+DEND_API dend_status dend_search_node(const dend_search *search, uint32_t node, dend_node_info *out);
+/* Copies the text of a node to out: all steps since the prompt, or its own only.
+ * Params: cap bytes; with cap > 0 it is 0-terminated, and cut where it is longer.
+ * Returns: the length of the whole text without its 0; 0 for nodes that there are not. */
+DEND_API size_t dend_search_text(const dend_search *search, uint32_t node, char *out, size_t cap);
+DEND_API size_t dend_search_step_text(const dend_search *search, uint32_t node, char *out, size_t cap);
+/* Copies the tokens since the prompt.  Returns: their number, of which at most cap are copied. */
+DEND_API size_t dend_search_tokens(const dend_search *search, uint32_t node, int32_t *out, size_t cap);
+/* A new sequence of the caller's with a node's whole text, to go on from.
+ * Returns: OK; ARGUMENT, STALE, NO_BLOCKS, NO_SEQUENCES. */
+DEND_API dend_status dend_search_take(dend_search *search, uint32_t node, dend_seq *out);
+/* For policies: one more value backed up to a node. Ignored where it is no number. */
+DEND_API void dend_search_visit(dend_search *search, uint32_t node, float value);
+
+typedef enum dend_export_format { DEND_EXPORT_JSON, DEND_EXPORT_DOT } dend_export_format;
+
+/* Writes the tree: JSON (docs/search.md has the schema) or Graphviz DOT.
+ * The writer must leave the search alone.  Returns: OK; ARGUMENT; IO when the writer fails. */
+DEND_API dend_status dend_search_export(const dend_search *search, dend_export_format format,
+                                        const dend_writer *writer);

@@ -349,11 +349,14 @@ static uint64_t dendp_model_bytes(const dend_model *m) {
 
 DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out) {
     const dendp_config *c;
-    if (!model || !out) {
+    if (!out) {
+        return;
+    }
+    memset(out, 0, sizeof *out);
+    if (!model) {
         return;
     }
     c = &model->config;
-    memset(out, 0, sizeof *out);
     out->architecture = model->architecture;
     out->name = model->name;
     out->n_vocab = model->has_weights ? c->n_vocab : model->tokenizer.n_vocab;

@@ -283,11 +283,14 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
 DEND_IMPL void dend_engine_get_stats(const dend_engine *engine, dend_engine_stats *out) {
     const dendp_cache *c;
     uint32_t r;
-    if (!engine || !out) {
+    if (!out) {
+        return;
+    }
+    memset(out, 0, sizeof *out);
+    if (!engine) {
         return;
     }
     c = &engine->cache;
-    memset(out, 0, sizeof *out);
     out->n_blocks = c->pools[0].n_blocks;
     out->n_blocks_free = c->pools[0].n_free;
     out->n_seqs = c->desc.n_seqs;
