@@ -54,6 +54,7 @@ int main(int argc, char **argv) {
     RUN(engine_layout);
     RUN_ALONE(engine_report);
     RUN(serve_scheduler);
-    RUN(search);
+    RUN_ALONE(search);
+    RUN(search_threads);
     return n_failed != 0;
 }

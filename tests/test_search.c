@@ -522,7 +522,7 @@ static void test_search_ten_thousand_nodes(void **state) {
     t.desc.step_end = DEND_STEP_TOKEN;
     t.desc.value = DEND_VALUE_LOGPROB;
     t.desc.judge = NULL;
-    t.desc.max_tokens = 100000;
+    t.desc.max_tokens = 1000000;
     t.desc.n_nodes = 10001;
     t.desc.n_lanes = 64;
     t.desc.min_prob = 1e-12f;
@@ -1779,7 +1779,6 @@ static const struct CMUnitTest tests_search[] = {
     cmocka_unit_test(test_search_children_are_the_likeliest),
     cmocka_unit_test(test_search_beam_equals_plain_beam),
     cmocka_unit_test(test_search_take),
-    cmocka_unit_test(test_search_tree_depends_on_the_seed_alone),
     cmocka_unit_test(test_search_memory),
     cmocka_unit_test(test_search_no_memory),
     cmocka_unit_test(test_search_ten_thousand_nodes),
@@ -1808,7 +1807,12 @@ static const struct CMUnitTest tests_search[] = {
     cmocka_unit_test(test_search_diverse_beam),
     cmocka_unit_test(test_search_depth_first_threshold),
     cmocka_unit_test(test_search_solves),
-    cmocka_unit_test(test_search_pays),
     cmocka_unit_test(test_search_export),
     cmocka_unit_test(test_search_arguments),
+};
+
+/* Those in which an engine has threads. */
+static const struct CMUnitTest tests_search_threads[] = {
+    cmocka_unit_test(test_search_tree_depends_on_the_seed_alone),
+    cmocka_unit_test(test_search_pays),
 };

@@ -716,7 +716,7 @@ typedef struct dend_search_desc {
     uint32_t
         max_blocks; /* KV blocks that the search may take from the pool, a few passing ones aside; 0 = no limit */
     uint32_t n_nodes;  /* 0 = 4,096; at most 2^24 */
-    uint32_t n_tokens; /* tokens that the tree can hold; 0 = the smaller of max_tokens and 8 n_nodes */
+    uint32_t n_tokens; /* tokens that the tree can hold; 0 = the smaller of max_tokens and 6 n_nodes */
     uint32_t n_lanes;  /* children being written at once; 0 = 8, at most 256 */
     bool keep_going;   /* a solved node does not end the search */
     uint64_t seed;

@@ -34,14 +34,14 @@
  *
  * Children stand in a ring: a node knows its last child, whose next sibling is
  * the first. Everything lies in arrays that are made once. Cost of a node: about
- * 180 bytes by default, tokens, others and key included.
+ * 196 bytes by default, tokens, others and key included.
  * ======================================================================== */
 #ifndef DEND_NO_SEARCH
 
 #define DENDP_SEARCH_MAX_STEP 4096u
 #define DENDP_SEARCH_MAX_LANES 256u
 #define DENDP_SEARCH_OTHERS 2u  /* proposals that there is room for, a node */
-#define DENDP_SEARCH_TOKENS 8u  /* tokens likewise */
+#define DENDP_SEARCH_TOKENS 6u  /* tokens likewise */
 #define DENDP_SEARCH_MISSES 8u  /* equal samples in a row after which a node does not grow any more */
 #define DENDP_SEARCH_RIVALS 64u /* tokens noted at a place of a step, at most */
 
@@ -52,15 +52,15 @@ typedef struct dendp_search_node {
     uint32_t others;                           /* first of the list, or the twin of a merged node */
     uint32_t len_tokens;                       /* of its text with the prompt */
     uint32_t visits, created;
-    uint32_t mark; /* of select: the round in which nothing could be grown below it */
+    uint32_t mark;    /* of select: the round in which nothing could be grown below it */
+    uint32_t n_begun; /* children, given up ones and equal ones included */
+    uint32_t n_copies;
     uint16_t n_tokens, n_shared, depth, n_children;
+    uint16_t n_cut;     /* of its children: what is left of steps that were given up */
     uint16_t in_flight; /* lanes below it */
     uint8_t state;      /* dend_node_state, or DENDP_NODE_FREE */
     uint8_t n_misses;   /* samples in a row that were there already */
-    uint16_t n_cut;     /* of its children: what is left of steps that were given up */
-    uint32_t n_begun;   /* children, given up ones and equal ones included */
-    uint32_t n_copies;
-    bool started; /* its first child has been begun */
+    bool started;       /* its first child has been begun */
     float logprob, path_logprob;
     float value;      /* of its step */
     float self_value; /* P(yes) where its step ended */
