@@ -68,12 +68,12 @@ build build/check build/goldens:
 .PHONY: help
 help: ## this list
 	@printf 'Targets\n'
-	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
 	@printf 'Variables\n'
 	@printf '  CC=%s CXX=%s CFLAGS="%s" PYTHON=%s\n' '$(CC)' '$(CXX)' '$(CFLAGS)' '$(PYTHON)'
 	@printf '  MODEL=%s  (run-fork, hello: the GGUF file)\n' '$(MODEL)'
-	@printf '  OUT=file.json  (bench, bench-fork, bench-search: where the result goes)\n'
-	@printf '  N=number       (bench: rounds; bench-attention, bench-matmul: samples; bench-search: puzzles; fuzz-run: seconds a target)\n'
+	@printf '  OUT=file.json  (bench, bench-fork, bench-search, bench-search-real: where the result goes)\n'
+	@printf '  N=number       (bench: rounds; bench-attention, bench-matmul: samples; bench-search: puzzles;\n                  bench-search-real: problems; fuzz-run: seconds a target)\n'
 	@printf '  PEERS=folder   (bench: builds of other engines)   ONLY=models or rows (bench)\n'
 
 # ---- the header ---------------------------------------------------------------------------------
@@ -270,6 +270,9 @@ fuzz-run: fuzz ## run each fuzz target on its corpus for N seconds (10)
 $(SMOLLM2):
 	$(PYTHON) tools/fetch_model.py smollm2
 
+$(QWEN05):
+	$(PYTHON) tools/fetch_model.py qwen05
+
 .PHONY: model models
 model: ## fetch the small test model (98 MB) into models/
 	$(PYTHON) tools/fetch_model.py smollm2
@@ -294,7 +297,7 @@ $(call bench_binary,$(1)): bench/$(1).c $(wildcard bench/*.h examples/*.h) dendr
 endef
 $(foreach b,$(BENCHES),$(eval $(call bench_rule,$(b))))
 
-.PHONY: examples benches run run-fork hello bench bench-attention bench-fork bench-matmul bench-search train
+.PHONY: examples benches run run-fork hello bench bench-attention bench-fork bench-matmul bench-search bench-search-real train
 examples: $(EXAMPLES:%=build/%) ## build every file of examples/
 
 benches: $(foreach b,$(BENCHES),$(call bench_binary,$(b))) ## build every file of bench/
@@ -319,6 +322,9 @@ bench-attention: build/bench_attention ## attention in cycles for 16 keys and a 
 
 bench-search: build/bench_search $(SMOLLM2) ## search beside sampling, and what search costs; N (puzzles), OUT apply
 	build/bench_search $(if $(N),-n $(N)) $(if $(OUT),-o "$(OUT)")
+
+bench-search-real: build/bench_search_real $(QWEN05) ## search on a real model and sums in words: 10 minutes; N (problems), OUT apply
+	build/bench_search_real $(if $(N),-n $(N)) $(if $(OUT),-o "$(OUT)")
 
 bench: build/bench_engine build/bench_attention ## the whole table beside other engines' builds in PEERS; N (rounds), ONLY, OUT apply
 	$(PYTHON) tools/bench.py $(if $(PEERS),--peers "$(PEERS)") $(if $(N),--rounds $(N)) $(if $(ONLY),--only "$(ONLY)") \
