@@ -1530,6 +1530,40 @@ static void test_search_solves(void **state) {
     }
 }
 
+/* The best child by visits and by mean against a plain scan. */
+static void test_search_best_child(void **state) {
+    sch t;
+    uint32_t id;
+    (void)state;
+    sch_open(&t, sch_engine(0, 512, 1), SCH_PUZZLE);
+    sch_create(&t);
+    assert_int_equal(dend_search_best_child(t.search, 0, true), DEND_NODE_NONE);
+    assert_int_equal(dend_search_best_child(t.search, 12345, true), DEND_NODE_NONE);
+    assert_int_equal(dend_search_best_child(NULL, 0, true), DEND_NODE_NONE);
+    ASSERT_STATUS(DEND_OK, dend_search_step(t.search, 0));
+    for (id = 0; id < sch_info(&t).n_slots; id++) {
+        dend_node_info n, c, most, best;
+        uint32_t child, by_visits, by_mean;
+        if (dend_search_node(t.search, id, &n) != DEND_OK || n.n_children == 0) {
+            continue;
+        }
+        by_visits = dend_search_best_child(t.search, id, true);
+        by_mean = dend_search_best_child(t.search, id, false);
+        ASSERT_STATUS(DEND_OK, dend_search_node(t.search, by_visits, &most));
+        ASSERT_STATUS(DEND_OK, dend_search_node(t.search, by_mean, &best));
+        assert_int_equal(most.parent, id);
+        assert_int_equal(best.parent, id);
+        for (child = n.first_child; child != DEND_NODE_NONE; child = c.next_sibling) {
+            ASSERT_STATUS(DEND_OK, dend_search_node(t.search, child, &c));
+            if (c.state != DEND_NODE_DEAD) {
+                assert_true(most.state != DEND_NODE_DEAD && c.visits <= most.visits);
+                assert_true(best.state != DEND_NODE_DEAD && c.mean <= best.mean);
+            }
+        }
+    }
+    sch_close_all(&t);
+}
+
 /* What it is for: with the same tokens MCTS, as examples/countdown.h sets it up, solves at least twice as many of the
  * tuning puzzles as greedy decoding, and no method solves fewer. */
 static void test_search_pays(void **state) {
@@ -1807,6 +1841,7 @@ static const struct CMUnitTest tests_search[] = {
     cmocka_unit_test(test_search_diverse_beam),
     cmocka_unit_test(test_search_depth_first_threshold),
     cmocka_unit_test(test_search_solves),
+    cmocka_unit_test(test_search_best_child),
     cmocka_unit_test(test_search_export),
     cmocka_unit_test(test_search_arguments),
 };

@@ -787,6 +787,11 @@ DEND_API void dend_search_get_info(const dend_search *search, dend_search_info *
  * of these the one of most value, or of the most common answer, and of equals
  * the earliest. The root when there is nothing else. Cost: O(1), majority O(nodes^2). */
 DEND_API uint32_t dend_search_best(const dend_search *search);
+/* The child of a node that an agent would take: the one with the most visits, or
+ * with the best mean; of equals the one of better mean or more visits, then the
+ * earliest. Dead ones only when there is no other. DEND_NODE_NONE without children.
+ * Cost: O(children). */
+DEND_API uint32_t dend_search_best_child(const dend_search *search, uint32_t node, bool by_visits);
 /* Fills in *out.  Returns: OK, ARGUMENT (no such node). */
 DEND_API dend_status dend_search_node(const dend_search *search, uint32_t node, dend_node_info *out);
 /* Copies the text of a node to out: all steps since the prompt, or its own only.

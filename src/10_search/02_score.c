@@ -145,4 +145,33 @@ DEND_IMPL uint32_t dend_search_best(const dend_search *search) {
     return best == DENDP_NONE ? search->best : best;
 }
 
+/* Whether child x is a better move than y: not dead, then visits or mean, then the other of the two. */
+static bool dendp_score_better_move(const dendp_search_node *x, const dendp_search_node *y, bool by_visits) {
+    bool x_dead = x->state == DEND_NODE_DEAD, y_dead = y->state == DEND_NODE_DEAD;
+    double mean_x = dendp_score_mean(x), mean_y = dendp_score_mean(y);
+    if (x_dead != y_dead) {
+        return y_dead;
+    }
+    if (by_visits && x->visits != y->visits) {
+        return x->visits > y->visits;
+    }
+    return mean_x > mean_y || (!(mean_x < mean_y) && x->visits > y->visits);
+}
+
+DEND_IMPL uint32_t dend_search_best_child(const dend_search *search, uint32_t node, bool by_visits) {
+    const dendp_search_node *n = search ? dendp_snode_get(search, node) : NULL;
+    uint32_t id, best = DEND_NODE_NONE;
+    if (!n) {
+        return DEND_NODE_NONE;
+    }
+    for (id = dendp_snode_first_child(search, n); id != DENDP_NONE;
+         id = dendp_snode_next_child(search, n, id)) {
+        if (best == DEND_NODE_NONE ||
+            dendp_score_better_move(&search->nodes[id], &search->nodes[best], by_visits)) {
+            best = id;
+        }
+    }
+    return best;
+}
+
 #endif /* DEND_NO_SEARCH */
