@@ -25,27 +25,40 @@ typedef struct countdown {
     char prompt[COUNTDOWN_TEXT]; /* "8 11 4 11>24:" */
 } countdown;
 
-/* Reads "8 11 4 11>24" with or without the colon; without ">" the target is 24. */
+/* A whole number of digits alone; moves *text behind it. */
+static bool countdown_number(const char **text, long most, long *v) {
+    char *end;
+    if (**text < '0' || **text > '9') {
+        return false;
+    }
+    *v = strtol(*text, &end, 10);
+    *text = end;
+    return *v >= 1 && *v <= most;
+}
+
+/* Reads "8 11 4 11>24" with or without the colon; without ">" the target is 24. The model has seen four numbers of 1
+ * to 13, and targets of 10 to 100: others are read, and hopeless. */
 static bool countdown_read(countdown *p, const char *text) {
     unsigned i;
     size_t at = 0;
-    char *end;
     memset(p, 0, sizeof *p);
     p->target = 24;
     while (*text && *text != '>') {
-        long v = strtol(text, &end, 10);
-        if (end == text || v < 1 || v > 9999 || p->n == COUNTDOWN_NUMBERS) {
+        if (p->n == COUNTDOWN_NUMBERS || !countdown_number(&text, 9999, &p->numbers[p->n++]) ||
+            (*text && !strchr(" >\r\n", *text))) {
             return false;
         }
-        p->numbers[p->n++] = v;
-        for (text = end; *text == ' ' || *text == '\n' || *text == '\r'; text++) {
-        }
+        text += strspn(text, " \r\n");
     }
     if (*text == '>') {
-        p->target = strtol(text + 1, &end, 10);
-        if (end == text + 1 || p->target < 1 || p->target > 99999) {
+        text++;
+        if (!countdown_number(&text, 99999, &p->target)) {
             return false;
         }
+        text += *text == ':';
+    }
+    if (text[strspn(text, " \r\n")]) {
+        return false;
     }
     for (i = 0; i < p->n; i++) {
         at += (size_t)snprintf(p->prompt + at, sizeof p->prompt - at, "%s%ld", i ? " " : "", p->numbers[i]);

@@ -1,7 +1,7 @@
 /* A small model that is searched solves more than the same model that is sampled.
  *
  *     build/solve24 [-m model.gguf] [-b tokens] [-n puzzles] [-f puzzles.txt]
- *     build/solve24 [-m model.gguf] [-b tokens] [-a method] [-x tree.json] "4 7 8 8" "3 5 7 11>41" ...
+ *     build/solve24 [-m model.gguf] [-b tokens] [-a method] [-x tree.json] "4 7 8 8" "4 7 8 12>27" ...
  *
  * The first form gives every method the same number of generated tokens on
  * puzzles whose numbers the model has never seen, and prints a table; then it
@@ -116,6 +116,13 @@ typedef struct drawing {
     bool colours;
 } drawing;
 
+/* What a model writes must not steer the terminal. */
+static void make_plain(char *text) {
+    for (; *text; text++) {
+        *text = (char)((unsigned char)*text < 32 || (unsigned char)*text > 126 ? '?' : *text);
+    }
+}
+
 static bool is_on_path(const dend_search *search, uint32_t node, uint32_t end) {
     dend_node_info info;
     while (end != DEND_NODE_NONE && end != node && dend_search_node(search, end, &info) == DEND_OK) {
@@ -142,10 +149,13 @@ static void draw(drawing *d, uint32_t node, const char *prefix) {
             continue;
         }
         dend_search_step_text(d->search, id, text, sizeof text);
+        make_plain(text);
         printf("%s%s %s%s%s%s", prefix, child.next_sibling == DEND_NODE_NONE ? "`--" : "|--",
                d->colours && marked ? "\033[1;32m" : "", text, d->colours && marked ? "\033[0m" : "",
                marks[child.state]);
-        if (child.state == DEND_NODE_OPEN || child.state == DEND_NODE_CLOSED) {
+        if (child.state == DEND_NODE_CLOSED && child.visits == 0) {
+            printf("   (cut off)");
+        } else if (child.state == DEND_NODE_OPEN || child.state == DEND_NODE_CLOSED) {
             printf("   value %.2f", (double)child.value);
         }
         printf("\n");
@@ -170,6 +180,7 @@ static void draw_tree(const dend_search *search, const countdown *puzzle) {
         printf("... and %u more branches\n", d.n_left_out);
     }
     dend_search_text(search, info.best, text, sizeof text);
+    make_plain(text);
     printf("%s: %s   (%u nodes, %llu tokens, %llu forks)\n",
            info.end == DEND_SEARCH_SOLVED ? "solved" : "not solved", text, info.n_nodes,
            (unsigned long long)info.n_tokens, (unsigned long long)info.n_forks);
@@ -195,8 +206,9 @@ static void run_table(dend_engine *engine, const dend_model *model, const option
     static bool solved[COUNTDOWN_N_METHODS][MAX_PUZZLES];
     unsigned method, i, shown = n;
     dend_seq prompt;
-    printf("%u puzzles with numbers that the model has never seen, %llu tokens each\n\n", n,
-           (unsigned long long)o->budget);
+    printf("%u puzzles with numbers that the model has never seen, %llu tokens each\n"
+           "(temperature 0.7; docs/search.md has 400 puzzles, three temperatures and four budgets)\n\n",
+           n, (unsigned long long)o->budget);
     printf(
         "method            solved   95%% interval   tokens    forks  ns/fork   blocks  copying   tokens\n");
     printf(
@@ -273,38 +285,45 @@ static countdown_method method_of(const char *name) {
     return (countdown_method)m;
 }
 
-static bool read_options(int argc, char **argv, options *o, int *first) {
+/* Options may stand anywhere; what is none is a puzzle, and moves to the front of argv. */
+static bool read_options(int argc, char **argv, options *o, int *n_texts) {
     int i;
+    *n_texts = 0;
     o->model = "examples/models/countdown.gguf";
     o->puzzles = "examples/models/countdown_test.txt";
     o->tree = NULL;
     o->method = COUNTDOWN_MCTS;
     o->n_puzzles = 100;
     o->budget = 264;
-    for (i = 1; i < argc && argv[i][0] == '-'; i += 2) {
+    for (i = 1; i < argc; i++) {
+        const char *option = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
         char *end = NULL;
-        unsigned long long v = i + 1 < argc ? strtoull(argv[i + 1], &end, 10) : 0;
-        bool is_number = end && end != argv[i + 1] && !*end && argv[i + 1][0] != '-';
-        if (i + 1 >= argc) {
+        unsigned long long v = strtoull(value, &end, 10);
+        bool is_number = value[0] >= '0' && value[0] <= '9' && !*end;
+        if (option[0] != '-') {
+            argv[(*n_texts)++] = argv[i];
+            continue;
+        }
+        i++; /* all options have a value */
+        if (!*value) {
             return false;
-        } else if (strcmp(argv[i], "-m") == 0) {
-            o->model = argv[i + 1];
-        } else if (strcmp(argv[i], "-f") == 0) {
-            o->puzzles = argv[i + 1];
-        } else if (strcmp(argv[i], "-x") == 0) {
-            o->tree = argv[i + 1];
-        } else if (strcmp(argv[i], "-a") == 0 && method_of(argv[i + 1]) != COUNTDOWN_N_METHODS) {
-            o->method = method_of(argv[i + 1]);
-        } else if (strcmp(argv[i], "-n") == 0 && is_number && v > 0) {
+        } else if (strcmp(option, "-m") == 0) {
+            o->model = value;
+        } else if (strcmp(option, "-f") == 0) {
+            o->puzzles = value;
+        } else if (strcmp(option, "-x") == 0) {
+            o->tree = value;
+        } else if (strcmp(option, "-a") == 0 && method_of(value) != COUNTDOWN_N_METHODS) {
+            o->method = method_of(value);
+        } else if (strcmp(option, "-n") == 0 && is_number && v > 0) {
             o->n_puzzles = v < MAX_PUZZLES ? (unsigned)v : MAX_PUZZLES;
-        } else if (strcmp(argv[i], "-b") == 0 && is_number && v > 0 && v <= 20000) {
+        } else if (strcmp(option, "-b") == 0 && is_number && v > 0 && v <= 20000) {
             o->budget = v;
         } else {
             return false;
         }
     }
-    *first = i;
-    return true;
+    return *n_texts > 0 || !o->tree; /* a tree is that of a puzzle */
 }
 
 int main(int argc, char **argv) {
@@ -316,13 +335,15 @@ int main(int argc, char **argv) {
     dend_engine *engine;
     dend_error error;
     unsigned n;
-    int i, first, failed = 0;
-    if (!read_options(argc, argv, &o, &first)) {
-        fprintf(
-            stderr,
-            "usage: %s [-m model.gguf] [-b tokens, to 20000] [-n puzzles] [-f file] [-a method] [-x tree] "
-            "[puzzle ...]\n",
-            argv[0]);
+    const char *program = argv[0];
+    int i, n_texts, failed = 0;
+    if (!read_options(argc, argv, &o, &n_texts)) {
+        fprintf(stderr,
+                "usage: %s [-m model.gguf] [-b tokens, to 20000] [-n puzzles] [-f file]\n"
+                "       %s [-m model.gguf] [-b tokens] [-a method] [-x tree.json|tree.dot] puzzle ...\n"
+                "puzzles: \"4 7 8 8\" (for 24), \"4 7 8 12>27\"; numbers of 1 to 13, targets of 10 to 100\n"
+                "methods: greedy, best_of_n, beam, tree_of_thought, depth_first, mcts\n",
+                program, program);
         return 2;
     }
     memset(&md, 0, sizeof md);
@@ -342,13 +363,13 @@ int main(int argc, char **argv) {
     if (countdown_token(model, ".") < 0 || countdown_token(model, "!") < 0) {
         fprintf(stderr, "solve24: %s does not know \".\" and \"!\"\n", o.model);
         failed = 1;
-    } else if (first < argc) {
-        for (i = first; i < argc; i++) {
+    } else if (n_texts > 0) {
+        for (i = 0; i < n_texts; i++) {
             tally t;
             dend_seq prompt;
             dend_search *search;
             if (!countdown_read(&puzzles[0], argv[i])) {
-                fprintf(stderr, "solve24: no puzzle: \"%s\" (such as \"3 5 7 11>41\")\n", argv[i]);
+                fprintf(stderr, "solve24: no puzzle: \"%s\" (such as \"4 7 8 12>27\")\n", argv[i]);
                 failed = 1;
                 continue;
             }
@@ -369,5 +390,5 @@ int main(int argc, char **argv) {
     }
     dend_engine_free(engine);
     dend_model_free(model);
-    return failed;
+    return fflush(stdout) != 0 || ferror(stdout) ? 1 : failed;
 }

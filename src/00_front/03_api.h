@@ -645,11 +645,13 @@ typedef struct dend_search_policy {
 } dend_search_policy;
 
 typedef struct dend_mcts_params {
-    bool uct;          /* UCT (Kocsis and Szepesvari, ECML 2006) instead of PUCT (Rosin, AMAI 2011) */
-    float explore;     /* c of either; 0 = 1.0 */
-    float fpu;         /* first-play urgency: what a child not grown yet has below its parent's mean; 0 = 0 */
-    float widen;       /* progressive widening: at most ceil(widen * visits^widen_power) children; */
-    float widen_power; /* 0 = off for PUCT, 1 and 0.5 for UCT */
+    bool uct;      /* UCT (Kocsis and Szepesvari, ECML 2006) instead of PUCT (Rosin, AMAI 2011) */
+    float explore; /* c of either; 0 = 1.0 */
+    float fpu;     /* first-play urgency: what a child not grown yet has below its parent's mean; 0 = 0 */
+    /* Progressive widening: at most ceil(widen * visits^widen_power) children, more only when nothing else below
+     * the node can grow. widen 0 = off for PUCT, 1 for UCT; widen_power 0 = 0.5. */
+    float widen;
+    float widen_power;
     float virtual_loss; /* losses that each child being written counts as; 0 = 1 */
 } dend_mcts_params;
 
@@ -666,7 +668,7 @@ typedef struct dend_beam_params {
 typedef struct dend_thought_params {
     uint32_t width;      /* breadth first: nodes of a level that go on; 0 = 5 */
     uint32_t n_children; /* proposals a node; 0 = 5 */
-    float threshold;     /* depth first: nodes of less value are not visited */
+    float threshold;     /* depth first: nodes of less value wait until nothing else is left */
     /* Votes for n nodes of a level; more is better. NULL = their values decide. */
     void (*vote)(void *user, dend_search *search, const uint32_t *nodes, uint32_t n, float *votes);
     bool once; /* one pass; else wider passes follow while there is budget */

@@ -13,10 +13,10 @@ that the target can still be reached; "!" says that it cannot, and ends the text
     python3 countdown.py FOLDER      writes FOLDER/countdown_tune.txt and FOLDER/countdown_test.txt
 """
 
+import argparse
 import functools
 import itertools
 import random
-import sys
 from pathlib import Path
 
 SEED = 20261
@@ -124,7 +124,10 @@ def held_out_puzzles(n_tune, n_test):
 
 
 def main():
-    folder = Path(sys.argv[1])
+    p = argparse.ArgumentParser(description="Writes the held-out puzzles.")
+    p.add_argument("folder", type=Path)
+    folder = p.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
     for name, lines in zip(("tune", "test"), held_out_puzzles(200, 400)):
         (folder / f"countdown_{name}.txt").write_text("".join(line + "\n" for line in lines))
 
