@@ -1,8 +1,8 @@
 /* Search on a real model, and on a task whose answers can be checked: sums in words.
  *
  *     make bench-search-real [N=problems] [OUT=file.json]
- *     build/bench_search_real [-n problems] [-b tokens] [-s seed] [-d problems.jsonl] [-o file.json] [-v]
- *                             [model.gguf]
+ *     build/bench_search_real [-n problems] [-b tokens] [-s seed] [-t threads] [-d problems.jsonl]
+ *                             [-o file.json] [-v] [model.gguf]
  *
  * Each problem of bench/data/gsm8k.jsonl is solved in five ways:
  *
@@ -12,7 +12,7 @@
  *     thought      tree of thought, breadth first; the model itself judges each line (DEND_VALUE_SELF)
  *     mcts         PUCT; each new line is continued to its end (DEND_VALUE_ROLLOUT)
  *
- * THE BUDGET of each search is four times the tokens that greedy took on the problem: about four answers' worth.
+ * THE BUDGET of each search is six times the tokens that greedy took on the problem: about six answers' worth.
  * (-b 8x: eight times; -b 600: that number for every problem.) Only generated tokens count. A search also
  * computes rows that it does not generate: the question that asks the model for its opinion, tokens that are
  * computed again. "rows" is all that went through the model behind the prompt.
@@ -80,6 +80,7 @@ typedef struct bench {
     uint64_t budget, seed; /* tokens; or, with times_greedy, how many times greedy's */
     bool times_greedy;
     bool verbose;
+    uint32_t n_threads;
     int32_t question[64], yes, no; /* asks the model for its opinion, in the middle of its answer */
     size_t n_question;
     bool asks; /* values of this search are the model's opinion */
@@ -331,7 +332,7 @@ static void describe(bench *b, int method, dend_seq prompt, uint64_t budget, uin
     d->temperature = 0.7f;
     d->keep_going = true; /* an answer is not the end: it may be wrong */
     d->seed = seed;
-    /* Samples that are begun together run out of tokens together: as many at once as the budget lets end. */
+    /* Samples that are begun together run out of tokens together: fewer at once than the budget has answers. */
     d->n_lanes = 4;
     switch (method) {
     case THOUGHT:
@@ -605,9 +606,9 @@ static int32_t one_token(const bench *b, const char *text) {
 }
 
 static bool open_engine(bench *b) {
-    static const char question[] =
-        "<|im_end|>\n<|im_start|>user\nIs the reasoning so far correct? Answer Yes or No.<|im_end|>\n"
-        "<|im_start|>assistant\n";
+    static const char question[] = "<|im_end|>\n<|im_start|>user\nIs the last line a correct step towards "
+                                   "the answer? Answer Yes or No.<|im_end|>\n"
+                                   "<|im_start|>assistant\n";
     dend_model_desc md;
     dend_engine_desc ed;
     dend_error error;
@@ -618,6 +619,7 @@ static bool open_engine(bench *b) {
     if (dend_model_load(&md, &b->model, &error) == DEND_OK) {
         ed.model = b->model;
         ed.n_ctx = 2048;
+        ed.n_threads = b->n_threads;
         ed.n_seqs = 512; /* each line of a tree keeps one */
         dend_engine_create(&ed, &b->engine, &error);
     }
@@ -658,6 +660,9 @@ static bool parse(int argc, char **argv, bench *b, const char **data, const char
             case 's':
                 b->seed = strtoull(value, NULL, 10);
                 break;
+            case 't':
+                b->n_threads = (uint32_t)strtoul(value, NULL, 10);
+                break;
             case 'd':
                 *data = value;
                 break;
@@ -680,14 +685,14 @@ int main(int argc, char **argv) {
     uint32_t n_problems = 0, i;
     b.model_path = "models/Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf";
     b.seed = 1;
-    b.budget = 4;
+    b.budget = 6;
     b.times_greedy = true;
     if (!parse(argc, argv, &b, &data, &out, &n_problems)) {
-        fprintf(
-            stderr,
-            "usage: %s [-n problems] [-b tokens, or 8x] [-s seed] [-d problems.jsonl] [-o file.json] [-v] "
-            "[model.gguf]\n",
-            argv[0]);
+        fprintf(stderr,
+                "usage: %s [-n problems] [-b tokens, or 8x] [-s seed] [-t threads] [-d problems.jsonl] [-o "
+                "file.json] "
+                "[-v] [model.gguf]\n",
+                argv[0]);
         return 2;
     }
     if (!read_problems(&b, data)) {

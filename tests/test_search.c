@@ -1842,12 +1842,12 @@ static const struct CMUnitTest tests_search[] = {
     cmocka_unit_test(test_search_depth_first_threshold),
     cmocka_unit_test(test_search_solves),
     cmocka_unit_test(test_search_best_child),
+    cmocka_unit_test(test_search_pays),
     cmocka_unit_test(test_search_export),
     cmocka_unit_test(test_search_arguments),
 };
 
-/* Those in which an engine has threads. */
+/* What the thread sanitizer is to see. */
 static const struct CMUnitTest tests_search_threads[] = {
     cmocka_unit_test(test_search_tree_depends_on_the_seed_alone),
-    cmocka_unit_test(test_search_pays),
 };
