@@ -1370,6 +1370,28 @@ static void test_search_rollouts(void **state) {
     sch_close_all(&t);
 }
 
+/* A step that is over with its first token, whose rollout no lane has begun yet, is no end of the search. */
+static void test_search_rollouts_of_short_steps(void **state) {
+    uint32_t n_lanes;
+    (void)state;
+    for (n_lanes = 1; n_lanes < 4; n_lanes++) {
+        sch t;
+        sch_open(&t, sch_engine(8192, 2048, 1), "8 11 4 11>24");
+        t.desc.value = DEND_VALUE_ROLLOUT;
+        t.desc.delimiters = ".";
+        t.desc.judge = NULL;
+        t.desc.n_lanes = n_lanes;
+        t.desc.max_tokens = 3000;
+        t.desc.n_nodes = 4096;
+        sch_create(&t);
+        ASSERT_STATUS(DEND_OK, dend_search_step(t.search, 0));
+        sch_walk(t.search);
+        assert_int_equal(sch_info(&t).end, DEND_SEARCH_TOKENS);
+        assert_int_equal(sch_info(&t).n_tokens, 3000);
+        sch_close_all(&t);
+    }
+}
+
 /* Self-evaluation behind a prompt: the value is P(yes) of that text by plain decoding. */
 static void test_search_value_prompt(void **state) {
     sch t;
@@ -1836,6 +1858,7 @@ static const struct CMUnitTest tests_search[] = {
     cmocka_unit_test(test_search_depth_first_lowers_its_threshold),
     cmocka_unit_test(test_search_vote),
     cmocka_unit_test(test_search_rollouts),
+    cmocka_unit_test(test_search_rollouts_of_short_steps),
     cmocka_unit_test(test_search_value_prompt),
     cmocka_unit_test(test_search_step_ends),
     cmocka_unit_test(test_search_diverse_beam),

@@ -414,6 +414,7 @@ static dend_status dendp_search_fill(dend_search *s) {
                 s->method->gave_up(s, node);
                 return status;
             }
+            dendp_search_roll_out(s); /* a step that was over at once may want one */
             if (lane->state == DENDP_LANE_IDLE &&
                 s->info.n_tokens == before) { /* no room, or nothing to propose */
                 s->method->gave_up(s, node);
