@@ -75,12 +75,26 @@ static dend_model *load(const char *path, bool must) {
     return model;
 }
 
-static bool solve(bench *b, countdown *puzzle, const column *c, uint64_t budget) {
-    dend_seq prompt;
-    dend_search_desc desc;
+/* Runs a search to its end. */
+static dend_search_info run(const dend_search_desc *desc) {
     dend_search *search;
     dend_search_info info;
     dend_error error;
+    if (dend_search_create(desc, &search, &error) != DEND_OK) {
+        die("search", error.msg);
+    }
+    if (dend_search_step(search, 0) != DEND_OK) {
+        die("search", "out of room");
+    }
+    dend_search_get_info(search, &info);
+    dend_search_free(search);
+    return info;
+}
+
+static bool solve(bench *b, countdown *puzzle, const column *c, uint64_t budget) {
+    dend_seq prompt;
+    dend_search_desc desc;
+    dend_search_info info;
     if (dend_seq_create(b->engine, &prompt) != DEND_OK ||
         dend_seq_append_text(b->engine, prompt, puzzle->prompt, (size_t)-1, 0) != DEND_OK) {
         die("prompt", "does not fit");
@@ -89,17 +103,10 @@ static bool solve(bench *b, countdown *puzzle, const column *c, uint64_t budget)
     if (c->temperature > 0.0f) {
         desc.temperature = c->temperature;
     }
-    if (dend_search_create(&desc, &search, &error) != DEND_OK) {
-        die("search", error.msg);
-    }
-    if (dend_search_step(search, 0) != DEND_OK) {
-        die("search", "out of room");
-    }
-    dend_search_get_info(search, &info);
+    info = run(&desc);
     if (info.n_tokens > budget) {
         die("search", "took more tokens than it may");
     }
-    dend_search_free(search);
     dend_seq_drop(b->engine, prompt);
     return info.end == DEND_SEARCH_SOLVED;
 }
@@ -152,9 +159,7 @@ static void bootstrap(const bench *b, unsigned one, unsigned other, unsigned k, 
 static double grow(dend_engine *engine, dend_seq prompt, uint32_t n_lanes, uint64_t tokens,
                    double *bookkeeping) {
     dend_search_desc desc;
-    dend_search *search;
     dend_search_info info;
-    dend_error error;
     memset(&desc, 0, sizeof desc);
     desc.engine = engine;
     desc.prompt = prompt;
@@ -163,16 +168,9 @@ static double grow(dend_engine *engine, dend_seq prompt, uint32_t n_lanes, uint6
     desc.max_step_tokens = 12;
     desc.max_tokens = tokens;
     desc.n_lanes = n_lanes;
-    if (dend_search_create(&desc, &search, &error) != DEND_OK) {
-        die("search", error.msg);
-    }
-    if (dend_search_step(search, 0) != DEND_OK) {
-        die("search", "out of room");
-    }
-    dend_search_get_info(search, &info);
+    info = run(&desc);
     *bookkeeping = 100.0 * (double)(info.time_us - info.model_us - info.choose_us - info.judge_us) /
                    (double)info.time_us;
-    dend_search_free(search);
     return 1e6 * (info.n_nodes - 1) / (double)info.time_us;
 }
 
@@ -304,8 +302,6 @@ int main(int argc, char **argv) {
     const char *smollm2 = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
     unsigned most = 400, c, k, i;
     dend_engine_desc ed;
-    char line[COUNTDOWN_TEXT];
-    FILE *f;
     for (i = 1; i + 1 < (unsigned)argc; i += 2) {
         if (strcmp(argv[i], "-n") == 0) {
             most = (unsigned)strtoul(argv[i + 1], NULL, 10);
@@ -319,14 +315,10 @@ int main(int argc, char **argv) {
             die(argv[i], "unknown option");
         }
     }
-    f = fopen(path, "r");
-    while (f && b.n < most && b.n < MAX_PUZZLES && fgets(line, sizeof line, f)) {
-        b.n += countdown_read(&b.puzzles[b.n], line);
-    }
+    b.n = countdown_read_file(path, b.puzzles, most < MAX_PUZZLES ? most : MAX_PUZZLES);
     if (b.n == 0) {
         die(path, "no puzzles");
     }
-    fclose(f);
     b.model = load("examples/models/countdown.gguf", true);
     memset(&ed, 0, sizeof ed);
     ed.model = b.model;

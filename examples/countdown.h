@@ -67,6 +67,20 @@ static bool countdown_read(countdown *p, const char *text) {
     return p->n >= 2;
 }
 
+/* Reads a file with a puzzle a line: at most `most` of them; returns how many. */
+static unsigned countdown_read_file(const char *path, countdown *puzzles, unsigned most) {
+    char line[COUNTDOWN_TEXT];
+    unsigned n = 0;
+    FILE *f = fopen(path, "r");
+    while (f && n < most && fgets(line, sizeof line, f)) {
+        n += countdown_read(&puzzles[n], line);
+    }
+    if (f) {
+        fclose(f);
+    }
+    return n;
+}
+
 /* Takes a number out of state[*n]; false when it is not there. */
 static bool countdown_take(long *state, unsigned *n, long v) {
     unsigned i;
@@ -178,10 +192,9 @@ typedef enum countdown_method {
 static const char *const countdown_names[COUNTDOWN_N_METHODS] = {"greedy",          "best of n",   "beam",
                                                                  "tree of thought", "depth first", "mcts"};
 
-/* A description for one puzzle and method. The numbers were chosen on the puzzles of countdown_tune.txt. One lane:
- * where tokens are counted, a token that waits for what the last one has shown is worth more. */
-static dend_search_desc countdown_desc(dend_engine *engine, const dend_model *model, dend_seq prompt,
-                                       countdown *puzzle, countdown_method method, uint64_t max_tokens) {
+/* What a search needs to know of a puzzle, whatever its method. */
+static dend_search_desc countdown_task(dend_engine *engine, const dend_model *model, dend_seq prompt,
+                                       countdown *puzzle, uint64_t max_tokens) {
     dend_search_desc d;
     memset(&d, 0, sizeof d);
     d.engine = engine;
@@ -194,6 +207,14 @@ static dend_search_desc countdown_desc(dend_engine *engine, const dend_model *mo
     d.judge = countdown_judge;
     d.user = puzzle;
     d.max_tokens = max_tokens;
+    return d;
+}
+
+/* A description for one puzzle and method. The numbers were chosen on the puzzles of countdown_tune.txt. One lane:
+ * where tokens are counted, a token that waits for what the last one has shown is worth more. */
+static dend_search_desc countdown_desc(dend_engine *engine, const dend_model *model, dend_seq prompt,
+                                       countdown *puzzle, countdown_method method, uint64_t max_tokens) {
+    dend_search_desc d = countdown_task(engine, model, prompt, puzzle, max_tokens);
     d.max_depth = 8;
     d.n_nodes = 2048;
     d.n_lanes = 1;

@@ -188,19 +188,6 @@ static void draw_tree(const dend_search *search, const countdown *puzzle) {
 
 /* -- the table ------------------------------------------------------------------------------------ */
 
-static unsigned read_puzzles(const char *path, countdown *puzzles, unsigned most) {
-    char line[COUNTDOWN_TEXT];
-    unsigned n = 0;
-    FILE *f = fopen(path, "r");
-    while (f && n < most && fgets(line, sizeof line, f)) {
-        n += countdown_read(&puzzles[n], line);
-    }
-    if (f) {
-        fclose(f);
-    }
-    return n;
-}
-
 static void run_table(dend_engine *engine, const dend_model *model, const options *o, countdown *puzzles,
                       unsigned n) {
     static bool solved[COUNTDOWN_N_METHODS][MAX_PUZZLES];
@@ -382,7 +369,7 @@ int main(int argc, char **argv) {
             dend_search_free(search);
             dend_seq_drop(engine, prompt);
         }
-    } else if ((n = read_puzzles(o.puzzles, puzzles, o.n_puzzles)) > 0) {
+    } else if ((n = countdown_read_file(o.puzzles, puzzles, o.n_puzzles)) > 0) {
         run_table(engine, model, &o, puzzles, n);
     } else {
         fprintf(stderr, "solve24: no puzzles in %s\n", o.puzzles);

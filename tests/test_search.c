@@ -57,16 +57,7 @@ static void sch_open(sch *t, dend_engine *engine, const char *puzzle) {
     t->seqs_before = stats.n_seqs_free;
     ASSERT_STATUS(DEND_OK, dend_seq_create(engine, &t->prompt));
     ASSERT_STATUS(DEND_OK, dend_seq_append_text(engine, t->prompt, t->puzzle.prompt, (size_t)-1, 0));
-    t->desc.engine = engine;
-    t->desc.prompt = t->prompt;
-    t->desc.step_end = DEND_STEP_DELIMITER;
-    t->desc.delimiters = ".!";
-    t->desc.value = DEND_VALUE_SELF;
-    t->desc.yes = countdown_token(sch_model(), ".");
-    t->desc.no = countdown_token(sch_model(), "!");
-    t->desc.judge = countdown_judge;
-    t->desc.user = &t->puzzle;
-    t->desc.max_tokens = 300;
+    t->desc = countdown_task(engine, sch_model(), t->prompt, &t->puzzle, 300);
     t->desc.n_nodes = 512;
     t->desc.keep_going = true;
 }
@@ -1499,7 +1490,7 @@ static void test_search_diverse_beam(void **state) {
             for (i = 0; i < t.search->state.n_level; i++) {
                 for (k = 0; k < i; k++) {
                     n_same +=
-                        dendp_levels_same_step(t.search, t.search->level[i], t.search->level[k]) ? 1u : 0u;
+                        dendp_snode_same_step(t.search, t.search->level[i], t.search->level[k]) ? 1u : 0u;
                 }
             }
         }
@@ -1589,25 +1580,22 @@ static void test_search_best_child(void **state) {
 /* What it is for: with the same tokens MCTS, as examples/countdown.h sets it up, solves at least twice as many of the
  * tuning puzzles as greedy decoding, and no method solves fewer. */
 static void test_search_pays(void **state) {
+    countdown puzzles[30];
     uint32_t n_solved[COUNTDOWN_N_METHODS], m;
     dend_engine *engine = sch_engine(0, 1024, 0);
     (void)state;
     memset(n_solved, 0, sizeof n_solved);
+    assert_int_equal(countdown_read_file("examples/models/countdown_tune.txt", puzzles, 30), 30);
     for (m = 0; m < COUNTDOWN_N_METHODS; m++) {
-        char line[256];
-        uint32_t n;
-        FILE *f = fopen("examples/models/countdown_tune.txt", "r");
-        assert_non_null(f);
-        for (n = 0; n < 30 && fgets(line, sizeof line, f); n++) {
-            countdown puzzle;
+        uint32_t i;
+        for (i = 0; i < 30; i++) {
             dend_search_desc d;
             dend_search *search;
             dend_search_info info;
             dend_seq prompt;
-            assert_true(countdown_read(&puzzle, line));
             ASSERT_STATUS(DEND_OK, dend_seq_create(engine, &prompt));
-            ASSERT_STATUS(DEND_OK, dend_seq_append_text(engine, prompt, puzzle.prompt, (size_t)-1, 0));
-            d = countdown_desc(engine, sch_model(), prompt, &puzzle, (countdown_method)m, 264);
+            ASSERT_STATUS(DEND_OK, dend_seq_append_text(engine, prompt, puzzles[i].prompt, (size_t)-1, 0));
+            d = countdown_desc(engine, sch_model(), prompt, &puzzles[i], (countdown_method)m, 264);
             ASSERT_STATUS(DEND_OK, dend_search_create(&d, &search, NULL));
             ASSERT_STATUS(DEND_OK, dend_search_step(search, 0));
             dend_search_get_info(search, &info);
@@ -1616,8 +1604,7 @@ static void test_search_pays(void **state) {
             dend_search_free(search);
             ASSERT_STATUS(DEND_OK, dend_seq_drop(engine, prompt));
         }
-        fclose(f);
-        print_message("%s: %u of %u\n", countdown_names[m], n_solved[m], n);
+        print_message("%s: %u of %u\n", countdown_names[m], n_solved[m], i);
     }
     assert_true(n_solved[COUNTDOWN_MCTS] >= 2 * n_solved[COUNTDOWN_GREEDY]);
     for (m = 0; m < COUNTDOWN_N_METHODS; m++) {

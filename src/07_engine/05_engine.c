@@ -280,6 +280,22 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
     return DEND_OK;
 }
 
+/* What all descriptions begin with that are of an engine's user: canaries, the engine, and an allocator, which is the
+ * engine's unless one is given. */
+static dend_status dendp_user_resolve(const dend_engine *engine, uint32_t canaries, dend_allocator *allocator,
+                                      dend_error *err) {
+    if (canaries) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "canary set: the description is not initialised", 0);
+    }
+    if (!engine) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "an engine must be given", 0);
+    }
+    if (!allocator->alloc && !allocator->free) {
+        *allocator = engine->desc.allocator;
+    }
+    return dendp_allocator_resolve(allocator, err);
+}
+
 DEND_IMPL void dend_engine_get_stats(const dend_engine *engine, dend_engine_stats *out) {
     const dendp_cache *c;
     uint32_t r;

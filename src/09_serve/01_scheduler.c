@@ -100,16 +100,7 @@ DEND_IMPL dend_status dend_scheduler_resolve(dend_scheduler_desc *desc, dend_err
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "desc must be given", 0);
     }
     d = *desc;
-    if (d.canary_begin_ || d.canary_end_) {
-        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "canary set: the description is not initialised", 0);
-    }
-    if (!d.engine) {
-        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "an engine must be given", 0);
-    }
-    if (!d.allocator.alloc && !d.allocator.free) {
-        d.allocator = d.engine->desc.allocator;
-    }
-    status = dendp_allocator_resolve(&d.allocator, err);
+    status = dendp_user_resolve(d.engine, d.canary_begin_ | d.canary_end_, &d.allocator, err);
     if (status != DEND_OK) {
         return status;
     }

@@ -98,11 +98,12 @@ typedef struct dendp_lane {
 } dendp_lane;
 
 typedef struct dendp_method {
-    void (*begin)(dend_search *s);                   /* a new tree */
-    uint32_t (*select)(dend_search *s);              /* the node that grows next, or NONE */
-    void (*finished)(dend_search *s, uint32_t node); /* a child, or the sibling that it turned out to equal */
-    void (*gave_up)(dend_search *s, uint32_t node);  /* a child of the node was begun and is no more */
-    void (*backup)(dend_search *s, uint32_t node, float value);
+    uint32_t (*select)(dend_search *s); /* the node that grows next, or NONE */
+    /* May be NULL: a new tree, whose method state is zero; a child has been finished (or node is the sibling that it
+     * turned out to equal); a child of the node was begun and is no more. */
+    void (*begin)(dend_search *s);
+    void (*finished)(dend_search *s, uint32_t node);
+    void (*gave_up)(dend_search *s, uint32_t node);
 } dendp_method;
 
 /* What a method remembers between two selections. */
@@ -112,7 +113,6 @@ typedef struct dendp_method_state {
     uint32_t n_level; /* nodes of the level, or chains */
     uint32_t next;
     float threshold;
-    bool done;
 } dendp_method_state;
 
 struct dend_search {
@@ -127,8 +127,8 @@ struct dend_search {
     dendp_other *others;          /* [OTHERS * n_nodes] */
     uint32_t *table;              /* [table_mask + 1] nodes by key */
     dendp_lane *lanes;            /* [n_lanes] */
-    int32_t *ends;                /* [max_step_tokens] the same, for step_ends */
     int32_t *step;                /* [max_step_tokens] a step in one piece */
+    int32_t *ends;                /* [max_step_tokens] the same, for step_ends, which may call us */
     uint32_t *level, *next_level; /* [n_nodes] of the method */
     float *scores;                /* [n_nodes] of the method */
     uint32_t table_mask;
@@ -167,6 +167,17 @@ static int32_t dendp_snode_token(const dend_search *s, uint32_t node, uint32_t i
         node = s->nodes[node].source;
     }
     return s->tokens[s->nodes[node].tokens + i - s->nodes[node].n_shared];
+}
+
+/* Whether the steps of two nodes have the same tokens. */
+static bool dendp_snode_same_step(const dend_search *s, uint32_t a, uint32_t b) {
+    uint32_t i, n = s->nodes[a].n_tokens;
+    if (n != s->nodes[b].n_tokens) {
+        return false;
+    }
+    for (i = 0; i < n && dendp_snode_token(s, a, i) == dendp_snode_token(s, b, i); i++) {
+    }
+    return i == n;
 }
 
 /* A new node behind parent, or NONE. It is not among the parent's children yet. */

@@ -391,25 +391,32 @@ static void dendp_lane_judge(dend_search *s, const dendp_lane *lane, float value
 /* A finished sibling whose step has the same tokens, or NONE. */
 static uint32_t dendp_lane_equal_sibling(const dend_search *s, uint32_t node) {
     const dendp_search_node *n = &s->nodes[node], *p = &s->nodes[n->parent];
-    uint32_t id, i;
+    uint32_t id;
     for (id = dendp_snode_first_child(s, p); id != DENDP_NONE; id = dendp_snode_next_child(s, p, id)) {
-        if (id == node || s->nodes[id].state == DEND_NODE_GROWING || s->nodes[id].n_tokens != n->n_tokens) {
-            continue;
-        }
-        for (i = 0; i < n->n_tokens && dendp_snode_token(s, id, i) == dendp_snode_token(s, node, i); i++) {
-        }
-        if (i == n->n_tokens) {
+        if (id != node && s->nodes[id].state != DEND_NODE_GROWING && dendp_snode_same_step(s, id, node)) {
             return id;
         }
     }
     return DENDP_NONE;
 }
 
+static void dendp_lane_tell_finished(dend_search *s, uint32_t node) {
+    if (s->method->finished) {
+        s->method->finished(s, node);
+    }
+}
+
+static void dendp_lane_tell_gave_up(dend_search *s, uint32_t node) {
+    if (s->method->gave_up) {
+        s->method->gave_up(s, node);
+    }
+}
+
 static void dendp_lane_backup(dend_search *s, uint32_t node, float value) {
     if (s->desc.policy.backup && !s->free_asked) {
         s->desc.policy.backup(s->desc.policy.user, s, node, value);
     } else {
-        s->method->backup(s, node, value);
+        dendp_score_backup(s, node, value);
     }
 }
 
@@ -424,10 +431,9 @@ static void dendp_lane_close(dend_search *s, dendp_lane *lane, float value) {
         s->best = node;
     }
     dendp_lane_idle(s, lane);
-    s->method->finished(s, node);
-    if (on && n->state ==
-                  DEND_NODE_OPEN) { /* the value comes from further down: whoever fills lanes starts there */
-        lane->rollout = true;
+    dendp_lane_tell_finished(s, node);
+    if (on && n->state == DEND_NODE_OPEN) {
+        lane->rollout = true; /* the value comes from further down: whoever fills lanes starts there */
         lane->node = node;
         return;
     }
@@ -451,14 +457,14 @@ static void dendp_lane_finish(dend_search *s, dendp_lane *lane) {
         dendp_search_drop(s, &lane->seq);
         dendp_snode_free(s, lane->node);
         dendp_lane_idle(s, lane);
-        s->method->finished(s, twin);
+        dendp_lane_tell_finished(s, twin);
         return;
     }
     s->nodes[n->parent].n_misses = 0;
     dendp_lane_keep_tokens(s, lane);
     n->path_logprob = s->nodes[n->parent].path_logprob + n->logprob;
-    (void)dend_seq_release_logits(s->engine,
-                                  lane->seq); /* a fork of the same length may have come with some */
+    /* A fork of the same length may have come with logits. */
+    (void)dend_seq_release_logits(s->engine, lane->seq);
     n->seq = lane->seq;
     s->info.n_seqs++;
     if (s->desc.value == DEND_VALUE_SELF && s->desc.n_value_prompt && !lane->ended) {
@@ -587,7 +593,7 @@ static void dendp_lane_abandon(dend_search *s, dendp_lane *lane) {
         dendp_snode_note(s, parent, &other);
     }
     dendp_lane_idle(s, lane);
-    s->method->gave_up(s, parent);
+    dendp_lane_tell_gave_up(s, parent);
 }
 
 /* Sends what a lane has written to its sequence, and asks for logits.
@@ -624,8 +630,8 @@ static void dendp_lane_note_rivals(dend_search *s, const dendp_lane *lane, const
     const dendp_vector_ops *ops = s->engine->cpu.ops;
     uint32_t ids[DENDP_SEARCH_RIVALS + 1], V = s->engine->model->config.n_vocab, i, k = 0;
     double max = (double)dendp_logit(logits, (uint32_t)taken), least = log((double)s->desc.min_prob);
-    int32_t limit =
-        dendp_order((float)(max + log_total + least - 1e-6)); /* a little below: looked at again below */
+    /* A little too low: each is looked at again below. */
+    int32_t limit = dendp_order((float)(max + log_total + least - 1e-6));
     dendp_other other;
     for (i = ops->next_above(logits, 0, V, limit); i < V && k <= DENDP_SEARCH_RIVALS;
          i = ops->next_above(logits, i + 1, V, limit)) {
@@ -680,8 +686,7 @@ static dend_status dendp_lane_advance(dend_search *s, dendp_lane *lane) {
         dendp_lane_note_rivals(s, lane, logits, sampled.token, -(double)sampled.logprob, n->self_value);
     }
     s->choose_ns += dendp_now_ns() - start;
-    if (lane->n_own == 0 && s->nodes[n->parent].n_children > 0) {
-        /* The parent's sequence shares this record; it must not keep the row of logits. */
+    if (lane->n_own == 0) { /* the parent's sequence shares this record; it must not keep the row of logits */
         (void)dend_seq_release_logits(s->engine, s->nodes[n->parent].seq);
     }
     dendp_lane_write(s, lane, sampled.token, sampled.logprob);

@@ -22,10 +22,6 @@
  * ======================================================================== */
 #ifndef DEND_NO_SEARCH
 
-static void dendp_mcts_begin(dend_search *s) {
-    s->state.round = 0;
-}
-
 /* The child to go down to, or `node` itself when it is to grow, or NONE; *waits when a lane may change that. */
 static uint32_t dendp_mcts_step_down(const dend_search *s, uint32_t node, bool *waits) {
     const dendp_search_node *n = &s->nodes[node];
@@ -97,13 +93,6 @@ static uint32_t dendp_mcts_select(dend_search *s) {
     }
 }
 
-/* For methods that find out by looking at the tree. */
-static void dendp_mcts_ignore(dend_search *s, uint32_t node) {
-    (void)s;
-    (void)node;
-}
-
-static const dendp_method dendp_mcts = {dendp_mcts_begin, dendp_mcts_select, dendp_mcts_ignore,
-                                        dendp_mcts_ignore, dendp_score_backup};
+static const dendp_method dendp_mcts = {dendp_mcts_select, NULL, NULL, NULL};
 
 #endif /* DEND_NO_SEARCH */

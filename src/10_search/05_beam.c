@@ -32,8 +32,6 @@ static void dendp_levels_begin_pass(dend_search *s) {
 static void dendp_levels_begin(dend_search *s, uint32_t width, uint32_t n_children) {
     s->state.width = dendp_min_u32(width, s->desc.n_nodes);
     s->state.n_children = dendp_min_u32(n_children, s->desc.n_children);
-    s->state.done = false;
-    s->state.round = 0;
     dendp_levels_begin_pass(s);
 }
 
@@ -65,16 +63,6 @@ static uint32_t dendp_levels_gather(dend_search *s) {
     return n_found;
 }
 
-static bool dendp_levels_same_step(const dend_search *s, uint32_t a, uint32_t b) {
-    uint32_t i, n = s->nodes[a].n_tokens;
-    for (i = 0; i < n && n == s->nodes[b].n_tokens; i++) {
-        if (dendp_snode_token(s, a, i) != dendp_snode_token(s, b, i)) {
-            return false;
-        }
-    }
-    return n == s->nodes[b].n_tokens;
-}
-
 /* Moves the best of next_level[n], by scores, to level; one group after the other. */
 static void dendp_levels_choose(dend_search *s, uint32_t n, uint32_t n_groups, float diversity) {
     uint32_t want = dendp_min_u32(n, s->state.width), i, k, chosen, group = 0, first = 0;
@@ -91,7 +79,7 @@ static void dendp_levels_choose(dend_search *s, uint32_t n, uint32_t n_groups, f
                 continue;
             }
             for (k = 0; k < first && diversity > 0.0f; k++) {
-                score -= dendp_levels_same_step(s, s->level[k], s->next_level[i]) ? diversity : 0.0f;
+                score -= dendp_snode_same_step(s, s->level[k], s->next_level[i]) ? diversity : 0.0f;
             }
             if (best == DENDP_NONE || score > best_score) {
                 best = i;
@@ -115,6 +103,26 @@ static bool dendp_levels_widen(dend_search *s, bool once) {
     dendp_levels_begin_pass(s);
     s->state.next = s->n_grown; /* to compare with */
     return true;
+}
+
+/* The walk of all methods that go level by level.
+ * Params: rate sets scores[i] of next_level[i] for i < n; is_settled may be NULL. */
+static uint32_t dendp_levels_select(dend_search *s, void (*rate)(dend_search *s, uint32_t n),
+                                    bool (*is_settled)(const dend_search *s), uint32_t n_groups,
+                                    float diversity, bool once) {
+    for (;;) {
+        uint32_t node = dendp_levels_grow(s), n;
+        if (node != DENDP_NONE || s->n_busy > 0) {
+            return node;
+        }
+        n = dendp_levels_gather(s);
+        rate(s, n);
+        dendp_levels_choose(s, n, n_groups, diversity);
+        if ((n == 0 || (is_settled && is_settled(s))) && !dendp_levels_widen(s, once)) {
+            s->state.n_level = 0;
+            return DENDP_NONE;
+        }
+    }
 }
 
 static void dendp_beam_begin(dend_search *s) {
@@ -141,26 +149,18 @@ static bool dendp_beam_is_settled(const dend_search *s) {
     return true;
 }
 
-static uint32_t dendp_beam_select(dend_search *s) {
-    const dend_beam_params *p = &s->desc.beam;
-    for (;;) {
-        uint32_t node = dendp_levels_grow(s), n, i;
-        if (node != DENDP_NONE || s->n_busy > 0) {
-            return node;
-        }
-        n = dendp_levels_gather(s);
-        for (i = 0; i < n; i++) {
-            s->scores[i] = dendp_score_beam(s, &s->nodes[s->next_level[i]]);
-        }
-        dendp_levels_choose(s, n, p->n_groups, p->diversity);
-        if ((n == 0 || dendp_beam_is_settled(s)) && !dendp_levels_widen(s, p->once)) {
-            s->state.n_level = 0;
-            return DENDP_NONE;
-        }
+static void dendp_beam_rate(dend_search *s, uint32_t n) {
+    uint32_t i;
+    for (i = 0; i < n; i++) {
+        s->scores[i] = dendp_score_beam(s, &s->nodes[s->next_level[i]]);
     }
 }
 
-static const dendp_method dendp_beam = {dendp_beam_begin, dendp_beam_select, dendp_mcts_ignore,
-                                        dendp_mcts_ignore, dendp_score_backup};
+static uint32_t dendp_beam_select(dend_search *s) {
+    const dend_beam_params *p = &s->desc.beam;
+    return dendp_levels_select(s, dendp_beam_rate, dendp_beam_is_settled, p->n_groups, p->diversity, p->once);
+}
+
+static const dendp_method dendp_beam = {dendp_beam_select, dendp_beam_begin, NULL, NULL};
 
 #endif /* DEND_NO_SEARCH */

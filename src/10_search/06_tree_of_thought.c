@@ -28,34 +28,30 @@ static void dendp_thought_begin(dend_search *s) {
     s->state.threshold = s->desc.thought.threshold;
 }
 
-static uint32_t dendp_thought_select(dend_search *s) {
-    const dend_thought_params *p = &s->desc.thought;
-    for (;;) {
-        uint32_t node = dendp_levels_grow(s), n, i;
-        if (node != DENDP_NONE || s->n_busy > 0) {
-            return node;
-        }
-        n = dendp_levels_gather(s);
-        for (i = 0; i < n; i++) {
-            s->scores[i] = s->nodes[s->next_level[i]].value;
-        }
-        if (p->vote && n > 0) {
-            uint64_t start = dendp_now_ns();
-            p->vote(s->desc.user, s, s->next_level, n, s->scores);
-            s->judge_ns += dendp_now_ns() - start;
-            for (i = 0; i < n; i++) {
-                if (!dendp_finite(s->scores[i])) {
-                    s->scores[i] = -FLT_MAX;
-                    s->bad_value = true;
-                    s->info.n_bad_values++;
-                }
-            }
-        }
-        dendp_levels_choose(s, n, 1, 0.0f);
-        if (n == 0 && !dendp_levels_widen(s, p->once)) {
-            return DENDP_NONE;
+/* By value, or by the caller's vote. */
+static void dendp_thought_rate(dend_search *s, uint32_t n) {
+    uint64_t start;
+    uint32_t i;
+    for (i = 0; i < n; i++) {
+        s->scores[i] = s->nodes[s->next_level[i]].value;
+    }
+    if (!s->desc.thought.vote || n == 0) {
+        return;
+    }
+    start = dendp_now_ns();
+    s->desc.thought.vote(s->desc.user, s, s->next_level, n, s->scores);
+    s->judge_ns += dendp_now_ns() - start;
+    for (i = 0; i < n; i++) {
+        if (!dendp_finite(s->scores[i])) {
+            s->scores[i] = -FLT_MAX;
+            s->bad_value = true;
+            s->info.n_bad_values++;
         }
     }
+}
+
+static uint32_t dendp_thought_select(dend_search *s) {
+    return dendp_levels_select(s, dendp_thought_rate, NULL, 1, 0.0f, s->desc.thought.once);
 }
 
 /* -- depth first ------------------------------------------------------------------- */
@@ -115,9 +111,7 @@ static uint32_t dendp_depth_select(dend_search *s) {
     }
 }
 
-static const dendp_method dendp_thought = {dendp_thought_begin, dendp_thought_select, dendp_mcts_ignore,
-                                           dendp_mcts_ignore, dendp_score_backup};
-static const dendp_method dendp_depth = {dendp_depth_begin, dendp_depth_select, dendp_mcts_ignore,
-                                         dendp_mcts_ignore, dendp_score_backup};
+static const dendp_method dendp_thought = {dendp_thought_select, dendp_thought_begin, NULL, NULL};
+static const dendp_method dendp_depth = {dendp_depth_select, dendp_depth_begin, NULL, NULL};
 
 #endif /* DEND_NO_SEARCH */

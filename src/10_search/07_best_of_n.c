@@ -9,11 +9,8 @@
  * ======================================================================== */
 #ifndef DEND_NO_SEARCH
 
-/* level[i] is the last node of chain i, next_level[i] is 1 while its next step is being written. */
-static void dendp_chains_begin(dend_search *s) {
-    s->state.n_level = 0;
-    s->state.next = 0; /* chains begun */
-}
+/* level[i] is the last node of chain i, next_level[i] is 1 while its next step is being written; next counts the
+ * chains begun. */
 
 static bool dendp_chains_is_over(const dend_search *s, uint32_t node) {
     return s->nodes[node].state != DEND_NODE_OPEN;
@@ -42,30 +39,28 @@ static uint32_t dendp_chains_select(dend_search *s) {
     return 0;
 }
 
-/* A chain at the node's parent goes on to the node. */
-static void dendp_chains_finished(dend_search *s, uint32_t node) {
-    uint32_t i;
-    for (i = 0; i < s->state.n_level; i++) {
-        if (s->next_level[i] && s->level[i] == s->nodes[node].parent) {
-            s->next_level[i] = 0;
-            s->level[i] = s->nodes[node].state == DEND_NODE_MERGED ? s->nodes[node].others : node;
-            return;
-        }
-    }
-}
-
-/* A step behind the node was not written after all. */
-static void dendp_chains_gave_up(dend_search *s, uint32_t node) {
+/* The chain whose next step behind `node` was being written goes on at `to`. */
+static void dendp_chains_go_on(dend_search *s, uint32_t node, uint32_t to) {
     uint32_t i;
     for (i = 0; i < s->state.n_level; i++) {
         if (s->next_level[i] && s->level[i] == node) {
             s->next_level[i] = 0;
+            s->level[i] = to;
             return;
         }
     }
 }
 
-static const dendp_method dendp_chains = {dendp_chains_begin, dendp_chains_select, dendp_chains_finished,
-                                          dendp_chains_gave_up, dendp_score_backup};
+static void dendp_chains_finished(dend_search *s, uint32_t node) {
+    const dendp_search_node *n = &s->nodes[node];
+    dendp_chains_go_on(s, n->parent, n->state == DEND_NODE_MERGED ? n->others : node);
+}
+
+static void dendp_chains_gave_up(dend_search *s, uint32_t node) {
+    dendp_chains_go_on(s, node, node);
+}
+
+static const dendp_method dendp_chains = {dendp_chains_select, NULL, dendp_chains_finished,
+                                          dendp_chains_gave_up};
 
 #endif /* DEND_NO_SEARCH */

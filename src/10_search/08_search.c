@@ -81,11 +81,9 @@ DEND_IMPL dend_status dend_search_resolve(dend_search_desc *desc, dend_error *er
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "desc must be given", 0);
     }
     d = *desc;
-    if (d.canary_begin_ || d.canary_end_) {
-        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "canary set: the description is not initialised", 0);
-    }
-    if (!d.engine) {
-        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "an engine must be given", 0);
+    status = dendp_user_resolve(d.engine, d.canary_begin_ | d.canary_end_, &d.allocator, err);
+    if (status != DEND_OK) {
+        return status;
     }
     if (dend_seq_get_info(d.engine, d.prompt, &prompt) != DEND_OK) {
         return DENDP_FAIL(err, DEND_ERR_STALE, "the prompt's sequence is not there", 0);
@@ -95,13 +93,6 @@ DEND_IMPL dend_status dend_search_resolve(dend_search_desc *desc, dend_error *er
     }
     if (prompt.len_tokens == 0) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "the prompt is empty", 0);
-    }
-    if (!d.allocator.alloc && !d.allocator.free) {
-        d.allocator = d.engine->desc.allocator;
-    }
-    status = dendp_allocator_resolve(&d.allocator, err);
-    if (status != DEND_OK) {
-        return status;
     }
     if (!dendp_search_numbers_ok(&d)) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, DENDP_SEARCH_RANGE, 0);
@@ -223,7 +214,9 @@ static void dendp_search_begin(dend_search *s, dend_seq root, uint32_t len, uint
     s->nodes[0].value = 1.0f;
     s->nodes[0].key = dendp_snode_prefix_key(s, 0);
     (void)dendp_snode_find_or_add(s, s->nodes[0].key, 0);
-    s->method->begin(s);
+    if (s->method->begin) {
+        s->method->begin(s);
+    }
 }
 
 /* The root's own sequence: a fork of the prompt that holds no logits. */
@@ -372,20 +365,17 @@ static bool dendp_search_is_late(const dend_search *s) {
     return s->deadline_ns && dendp_now_ns() >= s->deadline_ns;
 }
 
-/* Goes on below nodes whose value is that of a rollout. One that cannot go on is worth what it is worth itself. */
-static void dendp_search_roll_out(dend_search *s) {
-    uint32_t i;
-    for (i = 0; i < s->desc.n_lanes && !s->free_asked; i++) {
-        dendp_lane *lane = &s->lanes[i];
-        while (lane->state == DENDP_LANE_IDLE && lane->rollout && !dendp_search_is_over(s)) {
-            uint64_t before = s->info.n_tokens;
-            uint32_t node = lane->node;
-            dend_status status;
-            memset(lane, 0, sizeof *lane);
-            status = dendp_lane_start(s, lane, node, true);
-            if (status != DEND_OK || (lane->state == DENDP_LANE_IDLE && s->info.n_tokens == before)) {
-                dendp_lane_backup(s, node, s->nodes[node].value);
-            }
+/* Goes on below the node that a lane has finished, where its value is that of a rollout, until the lane has something
+ * to write. A node below which nothing can be begun is worth what it is worth itself. */
+static void dendp_search_roll_out(dend_search *s, dendp_lane *lane) {
+    while (lane->state == DENDP_LANE_IDLE && lane->rollout && !s->free_asked && !dendp_search_is_over(s)) {
+        uint64_t before = s->info.n_tokens;
+        uint32_t node = lane->node;
+        dend_status status;
+        memset(lane, 0, sizeof *lane);
+        status = dendp_lane_start(s, lane, node, true);
+        if (status != DEND_OK || (lane->state == DENDP_LANE_IDLE && s->info.n_tokens == before)) {
+            dendp_lane_backup(s, node, s->nodes[node].value);
         }
     }
 }
@@ -393,7 +383,9 @@ static void dendp_search_roll_out(dend_search *s) {
 /* Gives idle lanes something to write.  Returns: OK, STALE; NO_BLOCKS, NO_SEQUENCES when a child found no room. */
 static dend_status dendp_search_fill(dend_search *s) {
     uint32_t i, n_vain = 0;
-    dendp_search_roll_out(s);
+    for (i = 0; i < s->desc.n_lanes; i++) { /* before anything is selected: their values are missing */
+        dendp_search_roll_out(s, &s->lanes[i]);
+    }
     for (i = 0; i < s->desc.n_lanes; i++) {
         dendp_lane *lane = &s->lanes[i];
         while (lane->state == DENDP_LANE_IDLE && !lane->rollout) {
@@ -411,13 +403,12 @@ static dend_status dendp_search_fill(dend_search *s) {
             }
             status = dendp_lane_start(s, lane, node, false);
             if (status != DEND_OK) {
-                s->method->gave_up(s, node);
+                dendp_lane_tell_gave_up(s, node);
                 return status;
             }
-            dendp_search_roll_out(s); /* a step that was over at once may want one */
-            if (lane->state == DENDP_LANE_IDLE &&
-                s->info.n_tokens == before) { /* no room, or nothing to propose */
-                s->method->gave_up(s, node);
+            dendp_search_roll_out(s, lane); /* a step that was over at once may want one */
+            if (lane->state == DENDP_LANE_IDLE && s->info.n_tokens == before) {
+                dendp_lane_tell_gave_up(s, node); /* no room, or nothing to propose */
                 if (s->n_slots >= s->desc.n_nodes && s->first_free == DENDP_NONE) {
                     if (s->n_busy == 0) {
                         dendp_search_end(s, DEND_SEARCH_NODES);
@@ -457,8 +448,8 @@ static dend_status dendp_search_flush(dend_search *s) {
                 }
                 return status != DEND_OK ? status : DEND_ERR_NO_BLOCKS;
             }
-            dendp_lane_abandon(
-                s, lane); /* no room for a question in the context, or somebody dropped the sequence */
+            /* No room for a question in the context, or somebody dropped the sequence. */
+            dendp_lane_abandon(s, lane);
         }
     }
     return DEND_OK;
@@ -496,7 +487,7 @@ static bool dendp_search_release_logits(dend_search *s) {
 
 static dend_status dendp_search_turn(dend_search *s, uint64_t budget_us) {
     uint64_t start, spent;
-    dend_status status = dendp_search_fill(s), filled = status;
+    dend_status status = dendp_search_fill(s);
     if (status == DEND_ERR_STALE) {
         return status;
     }
@@ -504,8 +495,8 @@ static dend_status dendp_search_turn(dend_search *s, uint64_t budget_us) {
         return DEND_OK;
     }
     if (s->n_busy == 0) {
-        if (dendp_lane_is_short(filled)) {
-            return filled;
+        if (dendp_lane_is_short(status)) {
+            return status;
         }
         if (!dendp_search_is_over(s) && !dendp_search_is_late(s)) {
             dendp_search_end(s, DEND_SEARCH_EXHAUSTED);
