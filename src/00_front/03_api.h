@@ -255,6 +255,7 @@ DEND_API void dend_engine_free(dend_engine *engine);
 /* What is in use now. */
 typedef struct dend_engine_stats {
     uint32_t n_blocks, n_blocks_free; /* releases that are still deferred count as in use */
+    uint32_t n_window_blocks, n_window_blocks_free; /* of sliding layers; 0 where the model has none */
     uint32_t n_seqs, n_seqs_free;
     uint32_t n_logits, n_logits_free;
     uint32_t n_waiting;       /* tokens that wait for a step */

@@ -234,6 +234,15 @@ static unsigned char *dendp_cache_tile(const dendp_cache *c, uint32_t g, uint32_
     return dendp_block_data(&c->pools[g], block) + at * group->tile_bytes;
 }
 
+/* Blocks that an append may take at once, in the group that has fewest. */
+static uint32_t dendp_cache_blocks_free(const dendp_cache *c) {
+    uint32_t g, n = c->pools[0].n_free;
+    for (g = 1; g < c->desc.n_groups; g++) {
+        n = dendp_min_u32(n, c->pools[g].n_free);
+    }
+    return n;
+}
+
 /* -- logits rows ------------------------------------------------------------- */
 
 /* A row with count 1, or DENDP_NONE. */

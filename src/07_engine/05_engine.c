@@ -317,6 +317,10 @@ DEND_IMPL void dend_engine_get_stats(const dend_engine *engine, dend_engine_stat
     c = &engine->cache;
     out->n_blocks = c->pools[0].n_blocks;
     out->n_blocks_free = c->pools[0].n_free;
+    if (c->desc.n_groups > 1) {
+        out->n_window_blocks = c->pools[1].n_blocks;
+        out->n_window_blocks_free = c->pools[1].n_free;
+    }
     out->n_seqs = c->desc.n_seqs;
     out->n_seqs_free = c->n_free_slots;
     out->n_logits = c->desc.n_logits;

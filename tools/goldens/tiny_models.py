@@ -62,8 +62,8 @@ MODELS = {
                              "rope.scaling.yarn_beta_slow": 0.5, "rope.scaling.yarn_attn_factor": 1.25}),
     # a window in every layer, which llama.cpp does not look for under this name
     "mistral": spec("llama", 64, 72, 4, 2, 96, 1, 10000.0, 1e-5, False,
-                    {"": T.F16, "attn_q": T.Q4_0, "attn_k": T.Q4_1, "attn_v": T.Q5_1, "ffn": T.IQ4_NL}, n_tokens=56,
-                    check=False, keys={"attention.sliding_window": 20, **OWN_WIDTH(72)}),
+                    {"": T.F16, "attn_q": T.Q4_0, "attn_k": T.Q4_1, "attn_v": T.Q5_1, "ffn": T.IQ4_NL}, n_tokens=40,
+                    pre="smollm", check=False, keys={"attention.sliding_window": 20, **OWN_WIDTH(72)}),
     "mistral_f32": spec("mistral", 36, 12, 3, 1, 40, 2, 10000.0, 1e-5, False, {"": T.F32}, n_tokens=56, check=False,
                         keys={"attention.sliding_window": 11}),
     "qwen3": spec("qwen3", 32, 48, 2, 1, 256, 6, 1000000.0, 1e-6, True,
@@ -78,8 +78,8 @@ MODELS = {
                        keys={"attention.sliding_window": 9, "attention.sliding_window_pattern": 3, **OWN_WIDTH(20),
                              "rope.scaling.type": "linear", "rope.scaling.factor": 8.0}),
     # the pattern of the family, in which the sixth of seven layers sees everything
-    "gemma3": spec("gemma3", 32, 96, 2, 1, 64, 7, 1000000.0, 1e-6, True, {"": T.Q8_0, "ffn": T.Q4_0}, n_tokens=56,
-                   qk_norms=True, post_norms=True, keys={"attention.sliding_window": 16, **OWN_WIDTH(96)}),
+    "gemma3": spec("gemma3", 32, 96, 2, 1, 64, 7, 1000000.0, 1e-6, True, {"": T.Q8_0, "ffn": T.Q4_0}, n_tokens=40,
+                   pre="smollm", qk_norms=True, post_norms=True, keys={"attention.sliding_window": 16, **OWN_WIDTH(96)}),
 }
 
 WORDS = ["the cat and the dog and the hen", "in the tent at ten then", "an end, a hand, a sand", "on and on he ran"]
