@@ -164,6 +164,7 @@ DEND_IMPL dend_status dend_tree_accept(dend_engine *engine, uint32_t tree, uint3
         r->want_logits = false;
     }
     dendp_record_commit(&engine->cache, slot->record, r->len);
+    dendp_step_trim(engine, slot->record);
     state->accepted = true;
     return DEND_OK;
 }
