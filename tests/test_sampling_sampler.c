@@ -325,7 +325,7 @@ static uint32_t sam_plain_sample_filter(const float *logits, uint32_t n, const d
 static dend_status sam_plain_sample(const dendp_vector_ops *ops, const float *logits, uint32_t n,
                                     const dend_sample_params *params, uint64_t stream, uint64_t position,
                                     uint32_t *scratch, dend_sampled *out) {
-    const dend_sample_params zero = {0.0f, 0, 0.0f, 0.0f, 0};
+    const dend_sample_params zero = sam_params(0.0f, 0, 0.0f, 0.0f);
     const dend_sample_params *p = params ? params : &zero;
     const uint32_t *ids = NULL;
     uint32_t i, count = n, best = 0;
