@@ -185,15 +185,20 @@ static uint32_t dendp_surprise_load(void *user, const void *src, uint64_t bytes)
 
 /* -- layout --------------------------------------------------------------------- */
 
-static void dendp_sampling_carve(dendp_sampling *s, uint32_t V, uint32_t n_ctx, uint32_t n_seqs,
-                                 uint32_t n_tree_rows, uint64_t n_slots, dendp_carver *carver) {
-    uint64_t most = (uint64_t)n_ctx * n_seqs; /* tokens of all sequences, if none shares any */
-    n_slots = (n_slots < most ? n_slots : most) + n_seqs;
-    s->n_nodes = n_slots < DENDP_NONE ? (uint32_t)n_slots : DENDP_NONE - 1;
+/* Scratch of a choice; what is in there does not matter. */
+static void dendp_sampling_carve_scratch(dendp_sampling *s, uint32_t V, uint32_t n_ctx, uint32_t n_tree_rows,
+                                         dendp_carver *carver) {
     s->cap_past = n_ctx + n_tree_rows;
     s->x = (float *)dendp_carve(carver, V, sizeof *s->x);
     s->z = (uint32_t *)dendp_carve(carver, s->cap_past, sizeof *s->z);
     s->past = (int32_t *)dendp_carve(carver, s->cap_past, sizeof *s->past);
+}
+
+static void dendp_sampling_carve(dendp_sampling *s, uint32_t n_ctx, uint32_t n_seqs, uint32_t n_tree_rows,
+                                 uint64_t n_slots, dendp_carver *carver) {
+    uint64_t most = (uint64_t)n_ctx * n_seqs; /* tokens of all sequences, if none shares any */
+    n_slots = (n_slots < most ? n_slots : most) + n_seqs;
+    s->n_nodes = n_slots < DENDP_NONE ? (uint32_t)n_slots : DENDP_NONE - 1;
     s->drawn = (dendp_drawn *)dendp_carve(carver, n_seqs, sizeof *s->drawn);
     s->tree_drawn = (dendp_drawn *)dendp_carve(carver, n_tree_rows, sizeof *s->tree_drawn);
     s->nodes = (dendp_surprise *)dendp_carve(carver, s->n_nodes, sizeof *s->nodes);

@@ -144,7 +144,7 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     cd.seed = d->seed;
     dendp_codec_get(d->kv_type, d->isa, &cd.codec);
 #ifndef DEND_NO_SAMPLERS
-    dendp_sampling_carve(&e->sampling, c->n_vocab, d->n_ctx, d->n_seqs, d->n_tree_rows,
+    dendp_sampling_carve(&e->sampling, d->n_ctx, d->n_seqs, d->n_tree_rows,
                          (uint64_t)d->n_blocks * d->block_tokens, carver);
     cd.n_sidecars = 1;
     cd.sidecars[0] = &e->sampling.sidecar;
@@ -196,6 +196,9 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     e->rows = (dendp_row *)dendp_carve(carver, batch, sizeof *e->rows);
     e->logits = (float *)dendp_carve(carver, d->n_logits * V, sizeof(float));
     e->sample_ids = (uint32_t *)dendp_carve(carver, V, sizeof(uint32_t));
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling_carve_scratch(&e->sampling, c->n_vocab, d->n_ctx, d->n_tree_rows, carver);
+#endif
     e->text_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
     e->tree_logits = (float *)dendp_carve(carver, d->n_tree_rows * V, sizeof(float));
     e->trees = (dendp_tree_state *)dendp_carve(carver, d->n_tree_rows, sizeof *e->trees);
