@@ -672,6 +672,135 @@ static void test_filters_law(void **state) {
     flt_law(q, NULL, 7);
 }
 
+/* -- llama.cpp's samplers: tests/golden/samplers.bin -------------------------------- */
+
+/* The next n bytes of a golden file, copied to dst. */
+static void flt_take(const unsigned char **at, const unsigned char *end, void *dst, size_t n) {
+    assert_true((size_t)(end - *at) >= n);
+    memcpy(dst, *at, n);
+    *at += n;
+}
+
+static void flt_golden_case(const unsigned char **at, const unsigned char *end, uint32_t number) {
+    uint32_t V, n_past, ints[4], i;
+    float logits[64], f[13], expected[64];
+    unsigned char kept[64];
+    int32_t tokens[64];
+    dend_sample_past past = {tokens, 0, 0, 0.0};
+    dend_sample_params p;
+    dend_sampled out;
+    void *scratch = malloc(dend_sample_scratch(64, 64));
+    const float *x = (const float *)scratch;
+    flt_take(at, end, &V, 4);
+    assert_int_equal(V, 64);
+    flt_take(at, end, logits, sizeof logits);
+    flt_take(at, end, &n_past, 4);
+    assert_true(n_past <= 64);
+    flt_take(at, end, tokens, n_past * 4);
+    past.n_tokens = n_past;
+    flt_take(at, end, f, sizeof f);
+    flt_take(at, end, ints, sizeof ints);
+    memset(&p, 0, sizeof p);
+    p.temperature = f[0], p.top_p = f[1], p.min_p = f[2], p.typical_p = f[3], p.top_n_sigma = f[4];
+    p.xtc_threshold = f[5], p.xtc_probability = f[5] > 0.0f ? 1.0f : 0.0f, p.mirostat_tau = f[6];
+    p.repeat_penalty = f[7], p.frequency_penalty = f[8], p.presence_penalty = f[9];
+    p.dry_multiplier = f[10], p.dry_base = f[11];
+    p.top_k = ints[0], p.penalty_last_n = ints[1], p.dry_allowed_length = ints[2], p.dry_last_n = ints[3];
+    flt_take(at, end, p.order, sizeof p.order);
+    flt_take(at, end, kept, sizeof kept);
+    flt_take(at, end, expected, sizeof expected);
+    ASSERT_STATUS(DEND_OK, dend_sample_after(logits, V, &p, 1, number, &past, scratch, &out));
+    for (i = 0; i < V; i++) {
+        if ((x[i] > -FLT_MAX) != (kept[i] != 0)) {
+            fail_msg("case %u, token %u: llama.cpp has it %s", number, i, kept[i] ? "kept" : "removed");
+        }
+        if (kept[i]) { /* both round to single precision, llama.cpp after each operation */
+            ASSERT_NEAR(expected[i], x[i], 4e-6, 1e-6);
+        }
+    }
+    free(scratch);
+}
+
+static void flt_golden_dry(const unsigned char **at, const unsigned char *end, const dend_text_rules *rules,
+                           uint32_t V) {
+    int32_t tokens[60];
+    uint32_t n, i;
+    float *zeros = (float *)calloc(V, sizeof *zeros), *expected = (float *)calloc(V, sizeof *expected);
+    void *scratch = malloc(dend_sample_scratch(V, 60));
+    const float *x = (const float *)scratch;
+    dend_sample_past past = {tokens, 60, 0, 0.0};
+    dend_sample_params p;
+    dend_sampled out;
+    memset(&p, 0, sizeof p);
+    flt_take(at, end, &n, 4);
+    assert_int_equal(n, 60);
+    flt_take(at, end, tokens, sizeof tokens);
+    flt_take(at, end, &p.dry_multiplier, 4);
+    flt_take(at, end, &p.dry_base, 4);
+    flt_take(at, end, &p.dry_allowed_length, 4);
+    flt_take(at, end, &n, 4);
+    for (i = 0; i < n; i++) {
+        int32_t token;
+        flt_take(at, end, &token, 4);
+        assert_true(token >= 0 && (uint32_t)token < V);
+        flt_take(at, end, &expected[token], 4);
+    }
+    p.rules = rules;
+    ASSERT_STATUS(DEND_OK, dend_sample_after(zeros, V, &p, 1, 1, &past, scratch, &out));
+    for (i = 0; i < V; i++) {
+        ASSERT_NEAR(-expected[i], x[i], 1e-6, 4e-6);
+    }
+    free(scratch);
+    free(expected);
+    free(zeros);
+}
+
+static void test_filters_goldens(void **state) {
+    size_t size;
+    unsigned char *file = test_read_file("tests/golden/samplers.bin", &size);
+    const unsigned char *at = file + 4, *end = file + size;
+    char text[4][32];
+    const char *breakers[4];
+    uint32_t n, i;
+    dend_model_desc md;
+    dend_model *model = NULL;
+    dend_model_info info;
+    dend_text_rules_desc rd;
+    dend_text_rules *rules = NULL;
+    (void)state;
+    assert_true(file && size > 8 && memcmp(file, "DSG1", 4) == 0);
+    flt_take(&at, end, &n, 4);
+    assert_true(n > 80);
+    for (i = 0; i < n; i++) {
+        flt_golden_case(&at, end, i);
+    }
+    memset(text, 0, sizeof text);
+    memset(&md, 0, sizeof md);
+    memset(&rd, 0, sizeof rd);
+    md.path = "tests/golden/vocab_qwen2.gguf";
+    md.vocab_only = true;
+    ASSERT_STATUS(DEND_OK, dend_model_load(&md, &model, NULL));
+    dend_model_get_info(model, &info);
+    flt_take(&at, end, &rd.n_breakers, 4);
+    assert_int_equal(rd.n_breakers, 4);
+    for (i = 0; i < 4; i++) {
+        flt_take(&at, end, &n, 4);
+        assert_true(n < 32);
+        flt_take(&at, end, text[i], n);
+        breakers[i] = text[i];
+    }
+    rd.model = model, rd.breakers = breakers;
+    ASSERT_STATUS(DEND_OK, dend_text_rules_create(&rd, &rules, NULL));
+    flt_take(&at, end, &n, 4);
+    for (i = 0; i < n; i++) {
+        flt_golden_dry(&at, end, rules, info.n_vocab);
+    }
+    assert_true(at == end);
+    dend_text_rules_free(rules);
+    dend_model_free(model);
+    free(file);
+}
+
 /* -- parameters ---------------------------------------------------------------------- */
 
 static void test_filters_refused(void **state) {
@@ -813,4 +942,5 @@ static void test_filters_extremes(void **state) {
 static const struct CMUnitTest tests_sampling_filters[] = {
     cmocka_unit_test(test_filters_single),  cmocka_unit_test(test_filters_orders),
     cmocka_unit_test(test_filters_plain),   cmocka_unit_test(test_filters_law),
-    cmocka_unit_test(test_filters_refused), cmocka_unit_test(test_filters_extremes)};
+    cmocka_unit_test(test_filters_goldens), cmocka_unit_test(test_filters_refused),
+    cmocka_unit_test(test_filters_extremes)};
