@@ -17,6 +17,8 @@
 #include "test_cache_codec.c"
 #include "test_cache_sequence.c"
 #include "test_sampling_sampler.c"
+#include "test_sampling_filters.c"
+#include "test_sampling_text.c"
 #include "test_engine_goldens.c"
 #include "test_engine_api.c"
 #include "test_engine_step.c"
@@ -25,6 +27,7 @@
 #include "test_engine_layout.c"
 #include "test_engine_report.c"
 #include "test_serve_scheduler.c"
+#include "test_engine_sampling.c"
 #include "test_search.c"
 
 #define RUN(group) n_failed += cmocka_run_group_tests_name(#group, tests_##group, NULL, NULL)
@@ -50,6 +53,8 @@ int main(int argc, char **argv) {
     RUN_ALONE(cache_codec);
     RUN_ALONE(cache_sequence);
     RUN_ALONE(sampling_sampler);
+    RUN_ALONE(sampling_filters);
+    RUN_ALONE(sampling_text);
     RUN(engine_goldens);
     RUN(engine_api);
     RUN(engine_step);
@@ -58,6 +63,7 @@ int main(int argc, char **argv) {
     RUN(engine_layout);
     RUN_ALONE(engine_report);
     RUN(serve_scheduler);
+    RUN_ALONE(engine_sampling);
     RUN_ALONE(search);
     RUN(search_threads);
     return n_failed != 0;

@@ -26,9 +26,12 @@ struct dend_engine {
     dendp_backend backend;
     dendp_forward forward;
     dendp_overlay overlay;
-    dendp_row *rows;       /* [max(n_batch, n_tree_rows)] */
-    float *logits;         /* [n_logits][V] */
-    uint32_t *sample_ids;  /* [V] scratch of the sampler */
+    dendp_row *rows;      /* [max(n_batch, n_tree_rows)] */
+    float *logits;        /* [n_logits][V] */
+    uint32_t *sample_ids; /* [V] scratch of the sampler */
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling sampling;
+#endif
     int32_t *text_tokens;  /* [n_ctx] scratch of append_text */
     int32_t *slide_tokens; /* [n_ctx] what stays of a sequence that slides; NULL with another policy */
     uint64_t n_rows;       /* rows computed since creation */
@@ -163,6 +166,12 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     cd.release_budget = d->release_budget;
     cd.seed = d->seed;
     dendp_codec_get(d->kv_type, d->isa, &cd.codec);
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling_carve(&e->sampling, d->n_ctx, d->n_seqs, d->n_tree_rows,
+                         (uint64_t)d->n_blocks * d->block_tokens, carver);
+    cd.n_sidecars = 1;
+    cd.sidecars[0] = &e->sampling.sidecar;
+#endif
     before = carver->used;
     dendp_cache_carve(&e->cache, &cd, carver, &kv_bytes);
     if (groups) { /* the description points at memory of its own from now on */
@@ -210,6 +219,9 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     e->rows = (dendp_row *)dendp_carve(carver, batch, sizeof *e->rows);
     e->logits = (float *)dendp_carve(carver, d->n_logits * V, sizeof(float));
     e->sample_ids = (uint32_t *)dendp_carve(carver, V, sizeof(uint32_t));
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling_carve_scratch(&e->sampling, c->n_vocab, d->n_ctx, d->n_tree_rows, carver);
+#endif
     e->text_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
     if (d->context_policy == DEND_CONTEXT_SLIDE) {
         e->slide_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
@@ -316,6 +328,9 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
     e->model = d.model;
     e->bytes = plan.total_bytes;
     dendp_cache_reset(&e->cache);
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling_reset(&e->sampling, d.n_seqs, d.n_tree_rows);
+#endif
     e->cpu.pool = &e->pool;
     e->cpu.kernels = dendp_kernels_get(d.isa);
     e->cpu.ops = dendp_vector_ops_get(d.isa);
@@ -387,7 +402,14 @@ DEND_IMPL dend_status dend_seq_create(dend_engine *engine, dend_seq *out) {
 }
 
 DEND_IMPL dend_status dend_seq_fork(dend_engine *engine, dend_seq parent, uint32_t flags, dend_seq *child) {
-    return engine && child ? dendp_cache_seq_fork(&engine->cache, parent, flags, child) : DEND_ERR_ARGUMENT;
+    dend_status status =
+        engine && child ? dendp_cache_seq_fork(&engine->cache, parent, flags, child) : DEND_ERR_ARGUMENT;
+#ifndef DEND_NO_SAMPLERS
+    if (status == DEND_OK) {
+        dendp_sampling_fork(&engine->sampling, parent, *child);
+    }
+#endif
+    return status;
 }
 
 DEND_IMPL dend_status dend_seq_drop(dend_engine *engine, dend_seq seq) {
@@ -432,6 +454,25 @@ static dend_status dendp_seq_slide(dend_engine *e, dendp_slot *slot, const int32
     return DEND_OK;
 }
 
+/* Appends tokens, and counts the first for mirostat if it was drawn with it. */
+static dend_status dendp_engine_append(dend_engine *e, dend_seq seq, dendp_slot *slot, const int32_t *tokens,
+                                       size_t n) {
+#ifndef DEND_NO_SAMPLERS
+    float bits;
+    bool counts = dendp_sampling_counts(&e->sampling, &e->cache, seq, slot, tokens[0], &bits);
+    uint32_t pos = e->cache.records[slot->record].len;
+    dend_status status = counts && e->sampling.n_free == 0 ? DEND_ERR_NO_BLOCKS
+                                                           : dendp_cache_append(&e->cache, slot, tokens, n);
+    if (status == DEND_OK && counts) {
+        dendp_sampling_count(&e->sampling, &e->cache, slot, pos, bits);
+    }
+    return status;
+#else
+    (void)seq;
+    return dendp_cache_append(&e->cache, slot, tokens, n);
+#endif
+}
+
 DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const int32_t *tokens, size_t n) {
     dendp_slot *slot;
     dend_status status;
@@ -448,13 +489,16 @@ DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const i
             return DEND_ERR_TOKEN;
         }
     }
-    status = dendp_cache_append(&engine->cache, slot, tokens, n);
+    if (n == 0) {
+        return DEND_OK;
+    }
+    status = dendp_engine_append(engine, seq, slot, tokens, n);
     if (status == DEND_ERR_CONTEXT_FULL && engine->desc.context_policy == DEND_CONTEXT_SLIDE) {
         status = dendp_seq_slide(engine, slot, tokens, n);
     } else if (status == DEND_ERR_CONTEXT_FULL && engine->desc.context_policy == DEND_CONTEXT_CALLBACK &&
                engine->desc.on_context_full(engine->desc.context_user, engine, seq, n)) {
         slot = dendp_cache_slot(&engine->cache, seq);
-        status = slot ? dendp_cache_append(&engine->cache, slot, tokens, n) : DEND_ERR_STALE;
+        status = slot ? dendp_engine_append(engine, seq, slot, tokens, n) : DEND_ERR_STALE;
     }
     return status;
 }
@@ -639,6 +683,16 @@ DEND_IMPL dend_status dend_sample(dend_engine *engine, dend_seq seq, const dend_
     if (status != DEND_OK) {
         return status;
     }
-    return dendp_sample(engine->cpu.ops, logits, engine->model->config.n_vocab, params, slot->stream,
+#ifndef DEND_NO_SAMPLERS
+    status = dendp_sampling_choose(&engine->sampling, engine->cpu.ops, logits, engine->model->config.n_vocab,
+                                   &engine->model->tokenizer, params, &engine->cache, slot, NULL, 0, 0, 0.0,
+                                   engine->sample_ids, out);
+    if (status == DEND_OK && dendp_sampling_is_mirostat(params)) {
+        dendp_sampling_note(&engine->sampling, &engine->cache, seq, slot, out);
+    }
+    return status;
+#else
+    return dendp_choose(engine->cpu.ops, logits, engine->model->config.n_vocab, params, slot->stream,
                         engine->cache.records[slot->record].len, engine->sample_ids, out);
+#endif
 }
