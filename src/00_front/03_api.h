@@ -54,6 +54,7 @@ typedef struct dend_error {
     const char *msg;    /* static text, never NULL after a failure */
     uint64_t where;     /* byte offset in the file, where there is one, else 0 */
     uint32_t room_line; /* line of the check in its room, for bug reports */
+    const char *file;   /* of a model that is a folder: the file that it is about, where known; else NULL */
 } dend_error;
 
 /* Text of a status: "ok", "out of KV blocks", ... Never NULL. */
@@ -100,13 +101,34 @@ typedef struct dend_jobs {
 
 typedef struct dend_model dend_model;
 
+/* Types of weights that a load can make. */
+typedef enum dend_weight_type {
+    DEND_WEIGHT_DEFAULT = 0, /* as the file has them */
+    DEND_WEIGHT_Q8_0,
+    DEND_WEIGHT_Q4_0
+} dend_weight_type;
+
 /* Where a model comes from: exactly one of path, data, reader.read. */
 typedef struct dend_model_desc {
     uint32_t canary_begin_; /* leave zero */
-    const char *path;       /* GGUF file */
-    const void *data;       /* GGUF bytes; must outlive the call, and with keep_file_layout the model */
+    /* A GGUF file; or a folder with config.json, tokenizer.json, and either
+     * model.safetensors or model.safetensors.index.json and the files that it
+     * names; or a *.safetensors file that has its config.json beside it. */
+    const char *path;
+    const void *data; /* bytes of a file; must outlive the call, and with keep_file_layout the model */
     size_t data_size;
     dend_reader reader;
+    /* With data or reader: the text of config.json, which says that the bytes are
+     * those of a single safetensors file and not of a GGUF file; and the text of
+     * tokenizer.json, if a tokenizer is wanted. Both must outlive the call. */
+    const char *config_json;
+    size_t config_json_size;
+    const char *tokenizer_json;
+    size_t tokenizer_json_size;
+    /* Matrices that are F32, F16 or BF16 (embedding and head too) become Q8_0 or
+     * Q4_0, with the bits that the gguf package gives. UNSUPPORTED when one is
+     * quantised already or its rows are no multiple of 32; norms and biases stay. */
+    dend_weight_type quantise;
     bool no_mmap;    /* read the file instead of mapping it (a mapped file that shrinks raises SIGBUS) */
     bool vocab_only; /* load the tokenizer, no weights */
     /* For machines with little memory: matrices stay as the file has them, and
@@ -114,7 +136,8 @@ typedef struct dend_model_desc {
      * several times as long; the rows of a batch share the work. A file that is
      * mapped stays mapped while the model lives (see no_mmap), as pages that the
      * system may drop and read again; `data` is used in place; with no_mmap or a
-     * reader the model holds one plain copy. */
+     * reader the model holds one plain copy. Matrices that loading changes
+     * (quantise; Q and K of Llama's folders) are copies of the model's own. */
     bool keep_file_layout;
     dend_allocator allocator;
     uint32_t canary_end_; /* leave zero */
@@ -143,7 +166,10 @@ typedef struct dend_model_info {
 } dend_model_info;
 
 /* Loads and validates a model. A model that exists is valid.
- * Params: err may be NULL.  Returns: OK; ARGUMENT, IO, FORMAT, UNSUPPORTED, MEMORY.
+ * Params: err may be NULL.
+ * Returns: OK; ARGUMENT (the description contradicts itself); IO (a file is not
+ *   there, or cannot be read); FORMAT (damaged, or contradicts itself);
+ *   UNSUPPORTED (valid, and of a kind that is not run: err->msg names it); MEMORY.
  * Owns: *out, free with dend_model_free.  Cost: reads the file once, with
  * keep_file_layout a mapped one hardly at all. */
 DEND_API dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err);

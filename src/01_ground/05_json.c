@@ -78,7 +78,7 @@ typedef struct dendp_json {
 } dendp_json;
 
 /* Begins a text of `size` bytes. Offsets in errors are `base` more than those in data. */
-static DENDP_UNUSED void dendp_json_open(dendp_json *j, const void *data, uint64_t size, uint64_t base) {
+static void dendp_json_open(dendp_json *j, const void *data, uint64_t size, uint64_t base) {
     memset(j, 0, sizeof *j);
     j->data = (const unsigned char *)data;
     j->size = size;
@@ -86,7 +86,7 @@ static DENDP_UNUSED void dendp_json_open(dendp_json *j, const void *data, uint64
 }
 
 /* Where the token begins, for errors. */
-static DENDP_UNUSED uint64_t dendp_json_where(const dendp_json *j) {
+static uint64_t dendp_json_where(const dendp_json *j) {
     return j->base + j->begin;
 }
 
@@ -266,7 +266,7 @@ static uint64_t dendp_json_run(const dendp_json *j, uint64_t *at, const unsigned
 
 /* Decodes a string or key into out[cap], and puts a zero behind it. It may hold zeros itself.
  * False, with nothing of use in out, when its len + 1 bytes do not fit. */
-static DENDP_UNUSED bool dendp_json_copy(const dendp_json *j, char *out, uint64_t cap) {
+static bool dendp_json_copy(const dendp_json *j, char *out, uint64_t cap) {
     uint64_t at = j->begin + 1, used = 0, n;
     const unsigned char *p = NULL;
     unsigned char buf[4];
@@ -285,7 +285,7 @@ static DENDP_UNUSED bool dendp_json_copy(const dendp_json *j, char *out, uint64_
 }
 
 /* Whether a string or key is `text`. */
-static DENDP_UNUSED bool dendp_json_is(const dendp_json *j, const char *text) {
+static bool dendp_json_is(const dendp_json *j, const char *text) {
     uint64_t at = j->begin + 1, used = 0, n, len = strlen(text);
     const unsigned char *p = NULL;
     unsigned char buf[4];
@@ -362,7 +362,7 @@ static DENDP_UNUSED bool dendp_json_i64(const dendp_json *j, int64_t *out) {
 }
 
 /* As dendp_json_i64, for [0, 2^64); "-0" is refused. */
-static DENDP_UNUSED bool dendp_json_u64(const dendp_json *j, uint64_t *out) {
+static bool dendp_json_u64(const dendp_json *j, uint64_t *out) {
     uint64_t v = 0, at;
     if (j->kind != DENDP_JSON_NUMBER) {
         return false;
@@ -477,7 +477,7 @@ static void dendp_big_mul_tens(dendp_big *b, uint64_t n) {
 }
 
 /* The value of a number, correctly rounded. False when it is none, or too large for a double. */
-static DENDP_UNUSED bool dendp_json_f64(const dendp_json *j, double *out) {
+static bool dendp_json_f64(const dendp_json *j, double *out) {
     enum { MAX_DIGITS = 770 }; /* beyond that many, what follows can only break a tie */
     static const double tens[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                     1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
@@ -678,7 +678,7 @@ static dend_status dendp_json_next(dendp_json *j, dend_error *err) {
 
 /* At a key: reads its whole value. At the beginning of an object or array: reads
  * to its end. Else nothing. The token is then the last one that was read. */
-static DENDP_UNUSED dend_status dendp_json_skip(dendp_json *j, dend_error *err) {
+static dend_status dendp_json_skip(dendp_json *j, dend_error *err) {
     dend_status status = DEND_OK;
     uint32_t depth;
     if (j->kind == DENDP_JSON_KEY) {

@@ -36,8 +36,10 @@ struct dend_model {
     uint64_t n_params;
     void *memory; /* layers, vectors, panels */
     uint64_t memory_bytes;
-    bool file_layout;        /* matrices are the file's rows, in `file` or in `memory` */
-    dendp_file file;         /* with file_layout: what the rows lie in, unless it is only a reader */
+    bool file_layout;   /* matrices are the file's rows, in `file` or in `memory` */
+    dendp_file file;    /* with file_layout: what the rows lie in, unless it is only a reader */
+    dendp_file *shards; /* [n_shards] more of that, of models in several files */
+    uint32_t n_shards;
     uint64_t panel_bytes;    /* of the largest panel of any matrix */
     dendp_layer *layers;     /* [L] */
     const float *out_norm;   /* [D] */
@@ -205,7 +207,7 @@ static dend_status dendp_model_pack(dend_model *m, const dendp_gguf *g, dend_err
     if (!pool) {
         return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for threads", 0);
     }
-    status = dendp_pool_open(pool, g->file.data ? dendp_cpu_count() : 1, &no_jobs, NULL);
+    status = dendp_pool_open(pool, dendp_gguf_in_memory(g) ? dendp_cpu_count() : 1, &no_jobs, NULL);
     if (status != DEND_OK) { /* slower, not worse */
         status = dendp_pool_open(pool, 1, &no_jobs, err);
     }
@@ -237,6 +239,7 @@ DEND_IMPL void dend_model_free(dend_model *model) {
         dendp_tokenizer_free(&model->tokenizer);
         dendp_free(&allocator, model->memory, model->memory_bytes);
         dendp_file_close(&model->file);
+        dendp_gguf_close_shards(model->shards, model->n_shards, &allocator);
         dendp_free(&allocator, model, sizeof *model);
     }
 }
@@ -293,6 +296,51 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
     return status;
 }
 
+/* The tokenizer of a folder. */
+static dend_status dendp_folder_tokenizer(dendp_folder *f, dendp_tokenizer *t, bool *has, dend_error *err) {
+    (void)t;
+    (void)err;
+    *has = false;
+    return f->desc->vocab_only
+               ? DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "tokenizer.json is not supported yet", 0)
+               : DEND_OK;
+}
+
+/* The catalogue of a description, and the tokenizer where there is one. */
+static dend_status dendp_model_open(dend_model *m, dendp_gguf *g, const dend_model_desc *d, dend_error *err) {
+    dendp_folder folder;
+    dend_status status = dendp_model_desc_check(d, err);
+    if (status != DEND_OK) {
+        return status;
+    }
+    if ((unsigned)d->quantise > DEND_WEIGHT_Q4_0) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "quantise is no type of weights", 0);
+    }
+    if (d->path && (d->config_json || d->tokenizer_json)) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "config_json and tokenizer_json go with data or reader", 0);
+    }
+    if (!d->path && d->tokenizer_json && !d->config_json) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "tokenizer_json goes with config_json", 0);
+    }
+    if ((d->config_json_size && !d->config_json) || (d->tokenizer_json_size && !d->tokenizer_json)) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "a size without its text", 0);
+    }
+    if (dendp_folder_is(d)) {
+        status = dendp_folder_open(&folder, g, d, err);
+        if (status == DEND_OK) {
+            status = dendp_folder_tokenizer(&folder, &m->tokenizer, &m->has_tokenizer, err);
+            dendp_folder_close(&folder);
+        }
+    } else {
+        status = dendp_gguf_open(g, d, err);
+        if (status == DEND_OK && (d->vocab_only || dendp_gguf_find(g, "tokenizer.ggml.model"))) {
+            status = dendp_tokenizer_load(&m->tokenizer, g, &m->allocator, err);
+            m->has_tokenizer = status == DEND_OK;
+        }
+    }
+    return status;
+}
+
 DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err) {
     dend_model_desc d;
     dendp_gguf g;
@@ -302,37 +350,40 @@ DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "desc and out must be given", 0);
     }
     *out = NULL;
+    memset(&g, 0, sizeof g);
     d = *desc;
     status = dendp_allocator_resolve(&d.allocator, err);
     if (status != DEND_OK) {
         return status;
     }
-    status = dendp_gguf_open(&g, &d, err);
-    if (status != DEND_OK) {
-        return status;
-    }
     m = (dend_model *)dendp_alloc(&d.allocator, sizeof *m);
     if (!m) {
-        status = DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the model", 0);
-        goto exit;
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the model", 0);
     }
     memset(m, 0, sizeof *m);
     m->allocator = d.allocator;
-    dendp_model_text(&g, "general.name", m->name, sizeof m->name);
-    dendp_model_text(&g, "general.architecture", m->architecture, sizeof m->architecture);
-    if (d.vocab_only || dendp_gguf_find(&g, "tokenizer.ggml.model")) {
-        status = dendp_tokenizer_load(&m->tokenizer, &g, &m->allocator, err);
-        m->has_tokenizer = status == DEND_OK;
+    status = dendp_model_open(m, &g, &d, err);
+    if (status == DEND_OK) {
+        dendp_model_text(&g, "general.name", m->name, sizeof m->name);
+        dendp_model_text(&g, "general.architecture", m->architecture, sizeof m->architecture);
+    }
+    if (status == DEND_OK && !d.vocab_only && d.quantise != DEND_WEIGHT_DEFAULT) {
+        status =
+            dendp_gguf_quantise(&g, d.quantise == DEND_WEIGHT_Q8_0 ? DENDP_TYPE_Q8_0 : DENDP_TYPE_Q4_0, err);
     }
     if (status == DEND_OK && !d.vocab_only) {
         m->file_layout = d.keep_file_layout;
         status = dendp_model_load_weights(m, &g, err);
     }
-    if (status == DEND_OK && m->file_layout && g.file.data) { /* the file is the model's from now on */
+    if (status == DEND_OK && m->file_layout &&
+        dendp_gguf_in_memory(&g)) { /* files are the model's from now on */
         m->file = g.file;
+        m->shards = g.shards;
+        m->n_shards = g.n_shards;
         memset(&g.file, 0, sizeof g.file);
+        g.shards = NULL;
+        g.n_shards = 0;
     }
-exit:
     dendp_gguf_close(&g);
     if (status != DEND_OK) {
         dend_model_free(m);
@@ -344,7 +395,12 @@ exit:
 
 /* What the weights take of the model's own memory. */
 static uint64_t dendp_model_bytes(const dend_model *m) {
-    return m->memory_bytes + (m->file.owned ? m->file.size : 0);
+    uint64_t bytes = m->memory_bytes + (m->file.owned ? m->file.size : 0);
+    uint32_t i;
+    for (i = 0; i < m->n_shards; i++) {
+        bytes += m->shards[i].owned ? m->shards[i].size : 0;
+    }
+    return bytes;
 }
 
 DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out) {
