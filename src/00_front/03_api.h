@@ -232,6 +232,7 @@ typedef struct dend_engine_desc {
     uint32_t n_ctx;          /* most tokens of one sequence; 0 = min(4096, what the model was trained for) */
     uint32_t n_seqs;         /* live sequences at most; 0 = 64 */
     uint32_t n_blocks;       /* KV blocks; 0 = room for 2 * n_ctx tokens and one block more a sequence */
+    uint32_t n_window_blocks; /* the same for layers with a sliding window, where the model has such; see below */
     uint32_t block_tokens;   /* P, a multiple of 16; 0 = 16 */
     dend_kv_type kv_type;    /* how K and V are stored */
     uint32_t n_batch;        /* rows of one forward pass at most; 0 = 256 */
@@ -245,6 +246,11 @@ typedef struct dend_engine_desc {
     dend_allocator allocator;
     uint32_t canary_end_; /* leave zero */
 } dend_engine_desc;
+/* n_window_blocks: 0 or n_blocks keeps K and V of the whole text in every layer, so that sliding layers are never why
+ * a call fails and sequences rewind to any length. With fewer, steps give up what lies behind the window: memory
+ * for long texts shrinks to little more than that of the other layers, dend_seq_info.rewind_min rises with the
+ * text, and appends of more tokens at once than the blocks hold beside the windows of all sequences give
+ * NO_BLOCKS (dend_step between shorter appends), as do loads of saved sequences of more tokens than that. */
 
 /* Bytes that an engine of this description will hold. */
 typedef struct dend_plan_info {

@@ -21,10 +21,13 @@
 
 /* The weights of one layer. Vectors are f32; absent ones are NULL. */
 typedef struct dendp_layer {
-    const float *attn_norm, *ffn_norm;     /* [D] */
-    const float *q_bias, *k_bias, *v_bias; /* [H*d], [G*d], [G*d] */
-    dendp_panels q, k, v, o;               /* [H*d][D], [G*d][D], [G*d][D], [D][H*d] */
-    dendp_panels gate, up, down;           /* [F][D], [F][D], [D][F] */
+    const float *attn_norm, *ffn_norm;              /* [D] */
+    const float *attn_post_norm, *ffn_post_norm;    /* [D]: of what is added to the stream */
+    const float *q_norm, *k_norm;                   /* [d]: of each head */
+    const float *q_bias, *k_bias, *v_bias, *o_bias; /* [H*d], [G*d], [G*d], [D] */
+    const float *gate_bias, *up_bias, *down_bias;   /* [F], [F], [D] */
+    dendp_panels q, k, v, o;                        /* [H*d][D], [G*d][D], [G*d][D], [D][H*d] */
+    dendp_panels gate, up, down;                    /* [F][D], [F][D], [D][F] */
 } dendp_layer;
 
 struct dend_model {
@@ -65,6 +68,22 @@ static const float **dendp_model_vector(dend_model *m, dendp_tensor_role role, u
         return l ? &l->k_bias : NULL;
     case DENDP_TENSOR_V_BIAS:
         return l ? &l->v_bias : NULL;
+    case DENDP_TENSOR_O_BIAS:
+        return l ? &l->o_bias : NULL;
+    case DENDP_TENSOR_Q_NORM:
+        return l ? &l->q_norm : NULL;
+    case DENDP_TENSOR_K_NORM:
+        return l ? &l->k_norm : NULL;
+    case DENDP_TENSOR_ATTN_POST_NORM:
+        return l ? &l->attn_post_norm : NULL;
+    case DENDP_TENSOR_GATE_BIAS:
+        return l ? &l->gate_bias : NULL;
+    case DENDP_TENSOR_UP_BIAS:
+        return l ? &l->up_bias : NULL;
+    case DENDP_TENSOR_DOWN_BIAS:
+        return l ? &l->down_bias : NULL;
+    case DENDP_TENSOR_FFN_POST_NORM:
+        return l ? &l->ffn_post_norm : NULL;
     default:
         return NULL;
     }

@@ -6,13 +6,14 @@
  * al. (2017) in its llama form: pre-norm, rotary positions, grouped-query
  * attention, gated FFN.
  *
- *     x = embed(tokens)
+ *     x = embed(tokens) [* sqrt(D)]
  *     for each layer:
- *         h = norm(x);  q,k,v = h * Wqkv;  rope;  K,V into the cache
- *         x += attention(q) * Wo
- *         h = norm(x);  x += (silu(h * Wgate) * (h * Wup)) * Wdown
+ *         h = norm(x);  q,k,v = h * Wqkv;  [norm of each q and k];  rope;  K,V into the cache
+ *         x += [norm] attention(q) * Wo
+ *         h = norm(x);  x += [norm] (act(h * Wgate) * (h * Wup)) * Wdown
  *     logits = norm(x) * Whead          (only for rows that ask)
  *
+ * What stands in brackets, and act, are fields of the configuration (02.04).
  * K and V of all rows are written before any row attends, so rows of one
  * prompt see each other through the cache like everybody else. Every operation
  * treats rows one by one: what else is in the batch cannot change a row.
@@ -27,8 +28,8 @@ typedef struct dendp_scratch {
     float *heads;       /* [T][H*d] attention output */
     float *gu;          /* [T][2F] gate and up */
     float *ffn;         /* [T][F] */
-    float *angles;      /* [T][n_rot] cos, sin of each pair */
-    float *freqs;       /* [n_rot/2] radians a position */
+    float *angles[2];   /* [T][n_rot] cos, sin of each pair, and the same for sliding layers */
+    float *freqs[2];    /* [n_rot/2] radians a position */
     float *last;        /* [T][D] the rows whose logits are wanted */
     uint32_t *out_rows; /* [T] where their logits go */
 } dendp_scratch;
@@ -43,29 +44,30 @@ static void dendp_scratch_carve(dendp_scratch *s, const dendp_config *c, uint32_
     s->heads = (float *)dendp_carve(carver, T * c->n_heads * d, sizeof(float));
     s->gu = (float *)dendp_carve(carver, T * 2 * c->n_ff, sizeof(float));
     s->ffn = (float *)dendp_carve(carver, T * c->n_ff, sizeof(float));
-    s->angles = (float *)dendp_carve(carver, T * c->n_rot, sizeof(float));
-    s->freqs = (float *)dendp_carve(carver, c->n_rot / 2, sizeof(float));
+    s->angles[0] = s->angles[1] = (float *)dendp_carve(carver, T * c->n_rot, sizeof(float));
+    s->freqs[0] = s->freqs[1] = (float *)dendp_carve(carver, c->n_rot / 2, sizeof(float));
+    if (dendp_config_two_ropes(c)) {
+        s->angles[1] = (float *)dendp_carve(carver, T * c->n_rot, sizeof(float));
+        s->freqs[1] = (float *)dendp_carve(carver, c->n_rot / 2, sizeof(float));
+    }
     s->last = (float *)dendp_carve(carver, T * D, sizeof(float));
     s->out_rows = (uint32_t *)dendp_carve(carver, T, sizeof(uint32_t));
 }
 
-/* Radians a position of each pair: base^(-2i/n_rot), over the model's own divisors where it has some. */
-static void dendp_rope_freqs(const dend_model *m, float *freqs) {
-    const dendp_config *c = &m->config;
-    uint32_t i;
-    for (i = 0; i < c->n_rot / 2; i++) {
-        double f = pow((double)c->rope_base, -2.0 * (double)i / (double)c->n_rot) * (double)c->rope_scale;
-        freqs[i] = (float)(m->rope_freqs ? f / (double)m->rope_freqs[i] : f);
-    }
-}
-
-/* cos and sin of position * frequency, a function of the position alone. */
-static void dendp_rope_angles(const float *freqs, uint32_t n_rot, uint32_t pos, float *angles) {
-    uint32_t i;
+/* Radians a position of each pair: base^(-2i/n_rot), over the model's own divisors where it has some, scaled;
+ * with YaRN less, the less the pair is one of the slow ones. freqs [n_rot/2]. */
+static void dendp_rope_freqs(const dend_model *m, const dendp_rope *rope, float *freqs) {
+    uint32_t i, n_rot = m->config.n_rot;
     for (i = 0; i < n_rot / 2; i++) {
-        double angle = (double)pos * (double)freqs[i];
-        angles[2 * i] = (float)cos(angle);
-        angles[2 * i + 1] = (float)sin(angle);
+        double f = pow((double)rope->base, -2.0 * (double)i / (double)n_rot), scale = (double)rope->scale;
+        if (rope->yarn) {
+            double width = (double)rope->high - (double)rope->low;
+            double slow = ((double)i - (double)rope->low) / (width > 0.001 ? width : 0.001);
+            slow = slow < 0 ? 0 : slow > 1 ? 1 : slow;
+            scale = scale * slow + (1 - slow);
+        }
+        f *= scale;
+        freqs[i] = (float)(m->rope_freqs ? f / (double)m->rope_freqs[i] : f);
     }
 }
 
@@ -79,6 +81,26 @@ typedef struct dendp_forward {
     const uint32_t *layer_group, *layer_index; /* [L]: where the cache keeps each layer */
 } dendp_forward;
 
+/* What a layer is to rotation, cache and attention. */
+static dendp_layer_view dendp_forward_view(const dendp_forward *f, uint32_t layer) {
+    const dendp_config *c = &f->model->config;
+    dendp_layer_view view;
+    memset(&view, 0, sizeof view);
+    view.layer = layer;
+    view.n_layers = c->n_layers;
+    view.group = f->layer_group[layer];
+    view.group_layer = f->layer_index[layer];
+    view.n_heads = c->n_heads;
+    view.n_kv_heads = c->n_kv_heads;
+    view.head_dim = c->head_dim;
+    view.window = dendp_config_slides(c, layer) ? c->window : 0;
+    view.score_scale = DENDP_LOG2E / sqrtf(c->score_width);
+    view.q_norm = f->model->layers[layer].q_norm;
+    view.k_norm = f->model->layers[layer].k_norm;
+    view.norm_eps = c->norm_eps;
+    return view;
+}
+
 static void dendp_forward_layer(dendp_forward *f, const dendp_row *rows, uint32_t n, uint32_t layer) {
     const dendp_config *c = &f->model->config;
     const dendp_layer *w = &f->model->layers[layer];
@@ -86,16 +108,8 @@ static void dendp_forward_layer(dendp_forward *f, const dendp_row *rows, uint32_
     dendp_scratch *s = &f->scratch;
     uint32_t D = c->n_embd, d = c->head_dim, H = c->n_heads, G = c->n_kv_heads, F = c->n_ff;
     size_t ld = (size_t)(H + 2 * G) * d;
-    dendp_layer_view view;
+    dendp_layer_view view = dendp_forward_view(f, layer);
     dendp_linear linear;
-    memset(&view, 0, sizeof view);
-    view.layer = layer;
-    view.n_layers = c->n_layers;
-    view.group = f->layer_group[layer];
-    view.group_layer = f->layer_index[layer];
-    view.n_heads = H;
-    view.n_kv_heads = G;
-    view.head_dim = d;
 
     be->norm(be->self, s->x, w->attn_norm, c->norm_eps, n, D, s->h);
     memset(&linear, 0, sizeof linear);
@@ -107,14 +121,18 @@ static void dendp_forward_layer(dendp_forward *f, const dendp_row *rows, uint32_
     linear.bias[1] = w->k_bias;
     linear.bias[2] = w->v_bias;
     be->matmul(be->self, &linear, s->h, D, n, s->qkv, ld);
-    be->rotate(be->self, &view, s->angles, c->n_rot, c->family->rope, n, s->qkv, ld);
+    be->rotate(be->self, &view, s->angles[dendp_config_slides(c, layer)], c->n_rot, c->family->rope, n, s->qkv, ld);
     be->kv_write(be->self, &view, f->cache, f->overlay, rows, n, s->qkv + (size_t)H * d,
                  s->qkv + (size_t)(H + G) * d, ld);
     be->attention(be->self, &view, f->cache, f->overlay, rows, n, s->qkv, ld, s->heads);
     memset(&linear, 0, sizeof linear);
     linear.n_parts = 1;
     linear.part[0] = &w->o;
+    linear.bias[0] = w->o_bias;
     be->matmul(be->self, &linear, s->heads, (size_t)H * d, n, s->h, D);
+    if (w->attn_post_norm) {
+        be->norm(be->self, s->h, w->attn_post_norm, c->norm_eps, n, D, s->h);
+    }
     be->add(be->self, s->x, s->h, n, D);
 
     be->norm(be->self, s->x, w->ffn_norm, c->norm_eps, n, D, s->h);
@@ -122,12 +140,18 @@ static void dendp_forward_layer(dendp_forward *f, const dendp_row *rows, uint32_
     linear.n_parts = 2;
     linear.part[0] = &w->gate;
     linear.part[1] = &w->up;
+    linear.bias[0] = w->gate_bias;
+    linear.bias[1] = w->up_bias;
     be->matmul(be->self, &linear, s->h, D, n, s->gu, (size_t)2 * F);
-    be->silu_mul(be->self, s->gu, n, F, s->ffn);
+    (c->family->gelu ? be->gelu_mul : be->silu_mul)(be->self, s->gu, n, F, s->ffn);
     memset(&linear, 0, sizeof linear);
     linear.n_parts = 1;
     linear.part[0] = &w->down;
+    linear.bias[0] = w->down_bias;
     be->matmul(be->self, &linear, s->ffn, F, n, s->h, D);
+    if (w->ffn_post_norm) {
+        be->norm(be->self, s->h, w->ffn_post_norm, c->norm_eps, n, D, s->h);
+    }
     be->add(be->self, s->x, s->h, n, D);
 }
 
@@ -137,10 +161,11 @@ static void dendp_forward_run(dendp_forward *f, const dendp_row *rows, uint32_t 
     const dendp_backend *be = f->backend;
     dendp_scratch *s = &f->scratch;
     uint32_t r, layer, n_last = 0, D = c->n_embd;
-    for (r = 0; r < n; r++) {
-        dendp_rope_angles(s->freqs, c->n_rot, rows[r].pos, s->angles + (size_t)r * c->n_rot);
+    be->angles(be->self, s->freqs[0], c->rope.magnitude, c->n_rot, rows, n, s->angles[0]);
+    if (s->angles[1] != s->angles[0]) {
+        be->angles(be->self, s->freqs[1], c->rope_local.magnitude, c->n_rot, rows, n, s->angles[1]);
     }
-    be->embed(be->self, &f->model->embd, rows, n, s->x, D);
+    be->embed(be->self, &f->model->embd, rows, c->embd_scale, n, s->x, D);
     for (layer = 0; layer < c->n_layers; layer++) {
         dendp_forward_layer(f, rows, n, layer);
     }

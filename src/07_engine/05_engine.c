@@ -106,6 +106,7 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
         blocks = 2 * (uint64_t)dendp_div_up(d->n_ctx, d->block_tokens) + d->n_seqs;
         d->n_blocks = (uint32_t)blocks;
     }
+    d->n_window_blocks = d->n_window_blocks ? dendp_min_u32(d->n_window_blocks, d->n_blocks) : d->n_blocks;
     if (d->n_blocks > (1u << 28)) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "n_blocks is out of range", 0);
     }
@@ -119,20 +120,24 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
 static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_carver *carver,
                                dend_plan_info *plan) {
     const dendp_config *c = &d->model->config;
-    uint32_t *layer_group, *layer_index, i, max_segments = dendp_div_up(d->n_ctx, DENDP_SEGMENT);
+    uint32_t *layer_group, *layer_index, n_placed[2] = {0, 0}, i, max_segments = dendp_div_up(d->n_ctx, DENDP_SEGMENT);
     uint64_t before, act, kv_bytes, widest, batch = dendp_max_u32(d->n_batch, d->n_tree_rows), V = c->n_vocab;
-    dendp_group_desc *groups = (dendp_group_desc *)dendp_carve(carver, 1, sizeof *groups);
-    dendp_group_desc group;
+    dendp_group_desc *groups = (dendp_group_desc *)dendp_carve(carver, 2, sizeof *groups);
+    dendp_group_desc group[2];
     dendp_cache_desc cd;
     memset(plan, 0, sizeof *plan);
-    memset(&group, 0, sizeof group);
+    memset(group, 0, sizeof group);
     memset(&cd, 0, sizeof cd);
-    group.n_layers = c->n_layers;
-    group.n_kv_heads = c->n_kv_heads;
-    group.head_dim = c->head_dim;
-    cd.n_groups = 1;
-    cd.groups = &group;
+    for (i = 0; i < c->n_layers; i++) {
+        group[dendp_config_slides(c, i)].n_layers++;
+    }
+    group[0].n_kv_heads = group[1].n_kv_heads = c->n_kv_heads;
+    group[0].head_dim = group[1].head_dim = c->head_dim;
+    group[1].window = c->window;
+    cd.n_groups = group[1].n_layers ? 2 : 1; /* the first one may have no layers: it still has the text */
+    cd.groups = group;
     cd.n_blocks = d->n_blocks;
+    cd.n_window_blocks = d->n_window_blocks;
     cd.block_tokens = d->block_tokens;
     cd.n_seqs = d->n_seqs;
     cd.n_ctx = d->n_ctx;
@@ -143,7 +148,7 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     before = carver->used;
     dendp_cache_carve(&e->cache, &cd, carver, &kv_bytes);
     if (groups) { /* the description points at memory of its own from now on */
-        *groups = group;
+        memcpy(groups, group, sizeof group);
         e->cache.desc.groups = groups;
     }
     plan->kv_bytes = kv_bytes;
@@ -157,8 +162,8 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     layer_group = (uint32_t *)dendp_carve(carver, c->n_layers, sizeof(uint32_t));
     layer_index = (uint32_t *)dendp_carve(carver, c->n_layers, sizeof(uint32_t));
     for (i = 0; layer_group && i < c->n_layers; i++) {
-        layer_group[i] = 0;
-        layer_index[i] = i;
+        layer_group[i] = dendp_config_slides(c, i);
+        layer_index[i] = n_placed[layer_group[i]]++;
     }
     e->forward.layer_group = layer_group;
     e->forward.layer_index = layer_index;
@@ -275,7 +280,10 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
     e->forward.backend = &e->backend;
     e->forward.cache = &e->cache;
     e->forward.overlay = &e->overlay;
-    dendp_rope_freqs(d.model, e->forward.scratch.freqs);
+    dendp_rope_freqs(d.model, &d.model->config.rope, e->forward.scratch.freqs[0]);
+    if (e->forward.scratch.freqs[1] != e->forward.scratch.freqs[0]) {
+        dendp_rope_freqs(d.model, &d.model->config.rope_local, e->forward.scratch.freqs[1]);
+    }
     *out = e;
     return DEND_OK;
 }
@@ -529,6 +537,15 @@ static uint32_t dendp_step_gather(dend_engine *e, bool *starved) {
     return n;
 }
 
+/* With fewer blocks for sliding layers than for the others: gives up those that no later token will see. What
+ * cannot be given up now, for want of table nodes, is given up later. */
+static void dendp_engine_trim(dend_engine *e, uint32_t record) {
+    uint32_t n_ready = e->cache.records[record].n_ready, window = e->model->config.window;
+    if (e->desc.n_window_blocks < e->desc.n_blocks && window != 0 && n_ready > window) {
+        dendp_record_trim(&e->cache, record, 1, n_ready - window); /* the last token's logits may be wanted again */
+    }
+}
+
 /* Records the results of a batch: everything up to each row's position is ready. */
 static void dendp_step_commit(dend_engine *e, uint32_t n) {
     uint32_t r;
@@ -538,6 +555,7 @@ static void dendp_step_commit(dend_engine *e, uint32_t n) {
         }
         if (r + 1 == n || e->rows[r + 1].record != e->rows[r].record) {
             dendp_record_commit(&e->cache, e->rows[r].record, e->rows[r].pos + 1);
+            dendp_engine_trim(e, e->rows[r].record);
         }
     }
     e->n_rows += n;

@@ -144,15 +144,7 @@ DEND_IMPL dend_status dend_tree_accept(dend_engine *engine, uint32_t tree, uint3
     }
     r = &engine->cache.records[slot->record];
     for (layer = 0; layer < c->n_layers; layer++) {
-        dendp_layer_view view;
-        memset(&view, 0, sizeof view);
-        view.layer = layer;
-        view.n_layers = c->n_layers;
-        view.group = engine->forward.layer_group[layer];
-        view.group_layer = engine->forward.layer_index[layer];
-        view.n_heads = c->n_heads;
-        view.n_kv_heads = c->n_kv_heads;
-        view.head_dim = c->head_dim;
+        dendp_layer_view view = dendp_forward_view(&engine->forward, layer);
         engine->backend.copy_tree(engine->backend.self, &view, &engine->cache, &engine->overlay, slot->record,
                                   state->len, slots, n);
     }
@@ -163,6 +155,7 @@ DEND_IMPL dend_status dend_tree_accept(dend_engine *engine, uint32_t tree, uint3
         r->want_logits = false;
     }
     dendp_record_commit(&engine->cache, slot->record, r->len);
+    dendp_engine_trim(engine, slot->record);
     state->accepted = true;
     return DEND_OK;
 }
