@@ -19,6 +19,7 @@
 #include "test_cache_sequence.c"
 #include "test_sampling_sampler.c"
 #include "test_engine_goldens.c"
+#include "test_model_safetensors.c"
 #include "test_engine_api.c"
 #include "test_engine_plan.c"
 #include "test_engine_layout.c"
@@ -51,6 +52,7 @@ int main(int argc, char **argv) {
     RUN_ALONE(cache_sequence);
     RUN_ALONE(sampling_sampler);
     RUN(engine_goldens);
+    RUN(model_safetensors);
     RUN(engine_api);
     RUN(engine_plan);
     RUN(engine_layout);

@@ -408,7 +408,7 @@ static const char *dendp_type_refusal(uint32_t id) {
 static float dendp_block_reach(const float *in, float *value) {
     float most = 0.0f;
     int j;
-    *value = 0.0f;
+    *value = in[0];
     for (j = 0; j < 32; j++) {
         float magnitude = in[j] < 0.0f ? -in[j] : in[j];
         if (magnitude > most) {
@@ -448,14 +448,21 @@ static void dendp_encode_q8_0(const float *in, uint64_t n_blocks, unsigned char 
     }
 }
 
-/* x / d + 8.5 of Q4_0, cut to a whole number from 0 to 15. The product of two floats is exact in a double. */
+/* x / d + 8.5 of Q4_0 in single precision, cut to a whole number from 0 to 15.
+ * The sum of doubles is exact, and `half` is half a float's last place there:
+ * what a float would round up to a whole number reaches it too. A sum of floats
+ * might be fused with the product, which rounds otherwise. */
 static uint32_t dendp_round4(float x, float inverse) {
-    float v = (float)((double)x * (double)inverse + 8.5);
-    uint32_t bits = dendp_f32_bits(v), exponent = bits >> 23 & 255u;
-    if (bits >> 31 || exponent < 127) {
-        return 0; /* below 1 */
+    float quotient = x * inverse;
+    double v = (double)quotient + 8.5, half = 1.0 / (1 << 25);
+    if (!(v >= 0.5)) { /* NaN too */
+        return 0;
     }
-    return exponent >= 127 + 4 ? 15 : ((bits & 0x7fffffu) | 0x800000u) >> (127 + 23 - exponent);
+    if (v >= 15.0) {
+        return 15;
+    }
+    half *= v >= 8.0 ? 16.0 : v >= 4.0 ? 8.0 : v >= 2.0 ? 4.0 : v >= 1.0 ? 2.0 : 1.0;
+    return (uint32_t)(v + half);
 }
 
 /* in [n_blocks][32] -> Q4_0: d is the value that reaches furthest / -8. The bits are those of the gguf package. */
