@@ -2,7 +2,7 @@
  * >>07.01 MODEL: a file becomes weights
  * ==========================================================================
  * Loading reads the file's metadata (02.02), the hyper-parameters and the list
- * of tensors that the family needs (02.04), the tokenizer (02.03), and then
+ * of tensors that the family needs (02.04), the tokenizer (02.14), and then
  * packs every matrix into panels (03.01), the layout that the kernels stream.
  * After that the file is closed: a model holds its own memory, one block.
  *
@@ -401,6 +401,23 @@ DEND_IMPL const char *dend_token_bytes(const dend_model *model, int32_t token, s
 
 DEND_IMPL const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes) {
     return model && model->has_tokenizer ? dendp_tokenizer_text(&model->tokenizer, token, n_bytes) : NULL;
+}
+
+DEND_IMPL dend_status dend_detokenize(const dend_model *model, const int32_t *tokens, size_t n, uint32_t flags,
+                                      char *out, size_t cap, size_t *n_out) {
+    size_t needed = 0;
+    dend_status status;
+    if (!model) {
+        return DEND_ERR_ARGUMENT;
+    }
+    if (!model->has_tokenizer) {
+        return DEND_ERR_UNSUPPORTED;
+    }
+    status = dendp_tokenizer_decode(&model->tokenizer, tokens, n, flags, out, cap, &needed);
+    if (n_out) {
+        *n_out = needed;
+    }
+    return status;
 }
 
 DEND_IMPL bool dend_token_is_end(const dend_model *model, int32_t token) {
