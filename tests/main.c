@@ -8,6 +8,7 @@
 
 #include "dend_test.h"
 
+#include "test_ground_json.c"
 #include "test_model_quant.c"
 #include "test_model_gguf.c"
 #include "test_model_tokenizer.c"
@@ -39,6 +40,7 @@ int main(int argc, char **argv) {
     if (argc > 1) {
         cmocka_set_test_filter(argv[1]);
     }
+    RUN_ALONE(ground_json);
     RUN_ALONE(model_quant);
     RUN_ALONE(model_gguf);
     RUN(model_tokenizer);
