@@ -39,7 +39,7 @@
 /* -- the byte alphabet ----------------------------------------------------------- */
 
 /* The stand-in of a byte. The 68 bytes that do not print are 0-0x20, 0x7f-0xa0 and 0xad. */
-static uint32_t dendp_alphabet_of(uint32_t byte) {
+static DENDP_UNUSED uint32_t dendp_alphabet_of(uint32_t byte) {
     if (byte <= 0x20) return byte + 0x100;
     if (byte >= 0x7f && byte <= 0xa0) return byte - 0x7f + 0x121;
     return byte == 0xad ? 0x143 : byte;
@@ -295,7 +295,8 @@ typedef struct dendp_tok_source {
                        dend_error *err);
     bool (*next_merge)(struct dendp_tok_source *src, dendp_tok_pair *out, dend_status *status,
                        dend_error *err);
-    const void *file, *tokens, *types, *scores, *merges; /* of the two functions, as are these: */
+    const void *tokens, *types, *scores, *merges; /* of the two functions, as are these: */
+    void *user;
     uint64_t cursor, n_given;
 } dendp_tok_source;
 

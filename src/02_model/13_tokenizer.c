@@ -174,7 +174,9 @@ static dend_status dendp_tokenizer_decode(const dendp_tokenizer *t, const int32_
         size_t len;
         const char *s = flags & DEND_TOKENIZE_SPECIAL ? dendp_tokenizer_text(t, tokens[i], &len)
                                                       : dendp_tokenizer_bytes(t, tokens[i], &len);
-        bool special = (t->flags[tokens[i]] & (DENDP_TOK_CONTROL | DENDP_TOK_USER)) != 0;
+        /* where not all bytes have tokens the unknown one stands for text */
+        bool text = tokens[i] == t->unk && t->byte_ids[0xff] == DENDP_TOK_NONE;
+        bool special = !text && (t->flags[tokens[i]] & (DENDP_TOK_CONTROL | DENDP_TOK_USER)) != 0;
         if (strip && begins && !special && len > 0 && s[0] == ' ') {
             s++;
             len--;

@@ -316,7 +316,6 @@ static dend_status dendp_tokenizer_load(dendp_tokenizer *t, const dendp_gguf *g,
     t->allocator = *a;
     t->bos = t->eos = t->eot = t->unk = -1;
     memset(&src, 0, sizeof src);
-    src.file = g;
     status = dendp_tok_gguf_names(&src, g, &found, err);
     if (status == DEND_OK && !found) return DEND_OK;
     if (status == DEND_OK) status = dendp_tok_gguf_arrays(&src, g, err);
