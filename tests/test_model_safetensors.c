@@ -1073,6 +1073,98 @@ static void st_bad_indices(void **state) {
     free(index);
 }
 
+/* A folder with a tokenizer: its tokens, a model that takes them, and what is refused. */
+static void st_tokenizer(void **state) {
+    static const char text[] = "the cat and the dog, 12 hens";
+    st_seed s = st_seed_open("llama");
+    char dir[256], shape[64], more[256];
+    size_t n_tokenizer, n_weights, n = 0, again = 0, i;
+    unsigned char *tokenizer = test_read_file("tests/golden/tokjson_smollm.json", &n_tokenizer), *weights;
+    int32_t tokens[64], other[64];
+    dend_model_desc desc;
+    dend_model *model;
+    dend_model_info info;
+    dend_error err;
+    (void)state;
+    assert_non_null(tokenizer);
+    st_folder_make(dir, sizeof dir);
+    memset(&desc, 0, sizeof desc);
+    desc.path = dir;
+    desc.vocab_only = true;
+    st_put(dir, "config.json", s.config.data, s.config.n);
+    ASSERT_STATUS(DEND_ERR_IO, dend_model_load(&desc, &model, &err));
+    assert_string_equal(err.msg, "there is no tokenizer.json");
+    st_put(dir, "tokenizer.json", tokenizer, n_tokenizer);
+    model = st_load(&desc);
+    dend_model_get_info(model, &info);
+    assert_false(info.has_weights);
+    ASSERT_STATUS(DEND_OK, dend_tokenize(model, text, sizeof text - 1, 0, tokens, 64, &n));
+    assert_true(n > 4 && n < sizeof text - 1);
+    dend_model_free(model);
+    st_put(dir, "tokenizer.json", tokenizer, n_tokenizer - 2);
+    ASSERT_STATUS(DEND_ERR_FORMAT, dend_model_load(&desc, &model, &err));
+    assert_string_equal(err.msg, "JSON text ends too early");
+    assert_string_equal(err.file, "a file of the tokenizer");
+    /* as many rows as there are tokens, behind the rest of the data */
+    weights = st_seed_weights(&s, &n_weights);
+    st_put(dir, "model.safetensors", weights, n_weights);
+    st_put(dir, "tokenizer.json", tokenizer, n_tokenizer);
+    desc.vocab_only = false;
+    ASSERT_STATUS(DEND_ERR_FORMAT, dend_model_load(&desc, &model, &err));
+    assert_string_equal(err.msg, "the tokenizer has more tokens than the embedding has rows");
+    free(weights);
+    snprintf(shape, sizeof shape, "\"vocab_size\": %u", (unsigned)info.n_vocab);
+    st_edit(&s.config, "\"vocab_size\": 3", shape);
+    st_edit(&s.config, "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    st_edit(&s.head, "model.embed_tokens.weight", "model.layers.0.self_attn.rotary_emb.inv_freq");
+    snprintf(more, sizeof more,
+             "[832,848]},\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[%u,4],\"data_offsets\":["
+             "848,%u]}",
+             (unsigned)info.n_vocab, (unsigned)(848 + 16 * info.n_vocab));
+    st_edit(&s.head, "[832,848]}", more);
+    weights = st_seed_weights(&s, &n_weights);
+    weights = (unsigned char *)realloc(weights, n_weights + 16 * info.n_vocab);
+    assert_non_null(weights);
+    for (i = 0; i < 4 * info.n_vocab; i++) {
+        float value = (float)(i % 13) / 13.0f - 0.5f;
+        memcpy(weights + n_weights + 4 * i, &value, 4);
+    }
+    n_weights += 16 * info.n_vocab;
+    st_put(dir, "config.json", s.config.data, s.config.n);
+    st_put(dir, "model.safetensors", weights, n_weights);
+    for (i = 0; i < 2; i++) { /* the folder, and the same from memory */
+        dend_engine_desc ed;
+        dend_engine *engine;
+        dend_seq seq;
+        int32_t next;
+        if (i) {
+            desc = st_seed_desc(&s, weights, n_weights);
+            desc.tokenizer_json = (const char *)tokenizer;
+            desc.tokenizer_json_size = n_tokenizer;
+        }
+        model = st_load(&desc);
+        ASSERT_STATUS(DEND_OK, dend_tokenize(model, text, sizeof text - 1, 0, other, 64, &again));
+        assert_int_equal(again, n);
+        assert_memory_equal(other, tokens, n * sizeof tokens[0]);
+        memset(&ed, 0, sizeof ed);
+        ed.model = model;
+        ASSERT_STATUS(DEND_OK, dend_engine_create(&ed, &engine, NULL));
+        ASSERT_STATUS(DEND_OK, dend_seq_create(engine, &seq));
+        ASSERT_STATUS(DEND_OK, dend_seq_append_text(engine, seq, text, sizeof text - 1, 0));
+        ASSERT_STATUS(DEND_OK, dend_next(engine, seq, NULL, &next));
+        assert_true(next >= 0 && (uint32_t)next < info.n_vocab);
+        dend_engine_free(engine);
+        dend_model_free(model);
+    }
+    st_remove(dir, "config.json");
+    st_remove(dir, "tokenizer.json");
+    st_remove(dir, "model.safetensors");
+    assert_int_equal(rmdir(dir), 0);
+    free(weights);
+    free(tokenizer);
+    st_seed_close(&s);
+}
+
 /* What contradicts itself in the description. */
 static void st_descriptions(void **state) {
     st_seed s = st_seed_open("llama");

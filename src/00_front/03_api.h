@@ -184,14 +184,15 @@ DEND_API void dend_model_get_info(const dend_model *model, dend_model_info *out)
 
 enum {
     DEND_TOKENIZE_SPECIAL = 1, /* texts of special tokens in the input become those tokens */
-    DEND_TOKENIZE_ADD_BOS = 2  /* begin with bos where the model wants that */
+    DEND_TOKENIZE_ADD_BOS = 2, /* begin with bos where the model wants that */
+    DEND_TOKENIZE_ADD_EOS = 4  /* end with eos where the model wants that (few do) */
 };
 
 /* Splits text (any bytes; need not be valid UTF-8 nor end in 0) into tokens.
  * Params: n_bytes (size_t)-1 = strlen(text); out may be NULL when cap is 0; *n_out is always the number needed.
  * Returns: OK; BUFFER when cap is too small (out then holds nothing of use);
  *          MEMORY; UNSUPPORTED when the model carries no tokenizer.
- * Cost: O(n log n) for words of length n. Words over 256 bytes take scratch from
+ * Cost: O(n log n) for words of length n. Words over 256 bytes take scratch (40 bytes a byte) from
  * the model's allocator for the time of the call.  Threads: any number at once. */
 DEND_API dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,
                                    int32_t *out, size_t cap, size_t *n_out);
@@ -201,6 +202,16 @@ DEND_API dend_status dend_tokenize(const dend_model *model, const char *text, si
 DEND_API const char *dend_token_bytes(const dend_model *model, int32_t token, size_t *n_bytes);
 /* As dend_token_bytes, but with the text of control tokens ("<|im_end|>"). */
 DEND_API const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes);
+/* The text of tokens[n]: what dend_tokenize made tokens of. Bytes of control
+ * tokens are left out, or with DEND_TOKENIZE_SPECIAL are their texts. Unlike the
+ * bytes of the tokens one after the other it lacks the space that models with
+ * SentencePiece vocabularies put in front of the text and behind special
+ * tokens. What has no token, and a U+2581 with such a vocabulary, does not come back.
+ * Params: out may be NULL when cap is 0; *n_out is always the number of bytes needed; no 0 is added.
+ * Returns: OK; BUFFER (out then holds the first cap bytes); TOKEN; UNSUPPORTED
+ *          when the model carries no tokenizer; ARGUMENT.  Cost: O(bytes). */
+DEND_API dend_status dend_detokenize(const dend_model *model, const int32_t *tokens, size_t n, uint32_t flags,
+                                     char *out, size_t cap, size_t *n_out);
 /* True for tokens after which generation stops (eos, eot and their kin). */
 DEND_API bool dend_token_is_end(const dend_model *model, int32_t token);
 

@@ -2,7 +2,7 @@
  * >>07.01 MODEL: a file becomes weights
  * ==========================================================================
  * Loading reads the file's metadata (02.02), the hyper-parameters and the list
- * of tensors that the family needs (02.04), the tokenizer (02.03), and then
+ * of tensors that the family needs (02.04), the tokenizer (02.14), and then
  * packs every matrix into panels (03.01), the layout that the kernels stream.
  * After that the file is closed: a model holds its own memory, one block.
  *
@@ -315,14 +315,50 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
     return status;
 }
 
-/* The tokenizer of a folder. */
-static dend_status dendp_folder_tokenizer(dendp_folder *f, dendp_tokenizer *t, bool *has, dend_error *err) {
-    (void)t;
-    (void)err;
-    *has = false;
-    return f->desc->vocab_only
-               ? DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "tokenizer.json is not supported yet", 0)
-               : DEND_OK;
+/* A file beside tokenizer.json. */
+typedef struct dendp_model_text_file {
+    const char *name;
+    const char **text; /* where its text goes */
+    size_t *n;
+} dendp_model_text_file;
+
+/* The tokenizer of a folder, or of tokenizer_json in memory. A folder need not have one. */
+static dend_status dendp_model_folder_tokenizer(dend_model *m, dendp_folder *f, dend_error *err) {
+    enum { N_FILES = 4 };
+    const dend_model_desc *desc = f->desc;
+    dendp_tok_json_files files;
+    const dendp_model_text_file table[N_FILES] = {
+        {"tokenizer.json", &files.tokenizer, &files.n_tokenizer},
+        {"tokenizer_config.json", &files.config, &files.n_config},
+        {"special_tokens_map.json", &files.special, &files.n_special},
+        {"generation_config.json", &files.generation, &files.n_generation},
+    };
+    dendp_file opened[N_FILES];
+    uint32_t i;
+    dend_status status = DEND_OK;
+    memset(&files, 0, sizeof files);
+    memset(opened, 0, sizeof opened);
+    files.tokenizer = desc->tokenizer_json;
+    files.n_tokenizer = desc->tokenizer_json_size;
+    files.model = (const char *)f->config.data;
+    files.n_model = (size_t)f->config.size;
+    for (i = 0; i < N_FILES && f->dir && status == DEND_OK; i++) {
+        status = dendp_folder_file(f, table[i].name, DENDP_HF_MAX_INDEX, true, &opened[i], err);
+        status = dendp_in_file(status, table[i].name, err);
+        *table[i].text = (const char *)opened[i].data;
+        *table[i].n = (size_t)opened[i].size;
+    }
+    if (status == DEND_OK && files.tokenizer) {
+        status = dendp_tokenizer_load_json(&m->tokenizer, &files, &m->allocator, err);
+        status = dendp_in_file(status, "a file of the tokenizer", err);
+        m->has_tokenizer = status == DEND_OK;
+    } else if (status == DEND_OK && desc->vocab_only) {
+        status = DENDP_FAIL(err, DEND_ERR_IO, "there is no tokenizer.json", 0);
+    }
+    for (i = 0; i < N_FILES; i++) {
+        dendp_file_close(&opened[i]);
+    }
+    return status;
 }
 
 /* The catalogue of a description, and the tokenizer where there is one. */
@@ -347,7 +383,7 @@ static dend_status dendp_model_open(dend_model *m, dendp_gguf *g, const dend_mod
     if (dendp_folder_is(d)) {
         status = dendp_folder_open(&folder, g, d, err);
         if (status == DEND_OK) {
-            status = dendp_folder_tokenizer(&folder, &m->tokenizer, &m->has_tokenizer, err);
+            status = dendp_model_folder_tokenizer(m, &folder, err);
             dendp_folder_close(&folder);
         }
     } else {
@@ -476,6 +512,23 @@ DEND_IMPL const char *dend_token_bytes(const dend_model *model, int32_t token, s
 
 DEND_IMPL const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes) {
     return model && model->has_tokenizer ? dendp_tokenizer_text(&model->tokenizer, token, n_bytes) : NULL;
+}
+
+DEND_IMPL dend_status dend_detokenize(const dend_model *model, const int32_t *tokens, size_t n,
+                                      uint32_t flags, char *out, size_t cap, size_t *n_out) {
+    size_t needed = 0;
+    dend_status status;
+    if (!model) {
+        return DEND_ERR_ARGUMENT;
+    }
+    if (!model->has_tokenizer) {
+        return DEND_ERR_UNSUPPORTED;
+    }
+    status = dendp_tokenizer_decode(&model->tokenizer, tokens, n, flags, out, cap, &needed);
+    if (n_out) {
+        *n_out = needed;
+    }
+    return status;
 }
 
 DEND_IMPL bool dend_token_is_end(const dend_model *model, int32_t token) {
