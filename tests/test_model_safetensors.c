@@ -1335,7 +1335,7 @@ static const struct CMUnitTest tests_model_safetensors[] = {
     cmocka_unit_test(st_bad_configs),   cmocka_unit_test(st_deep_config),
     cmocka_unit_test(st_bad_heads),     cmocka_unit_test(st_bad_lengths),
     cmocka_unit_test(st_cut),           cmocka_unit_test(st_config_cut),
-    cmocka_unit_test(st_bad_indices),   cmocka_unit_test(st_descriptions),
-    cmocka_unit_test(st_no_memory),     cmocka_unit_test(st_reader_fails),
-    cmocka_unit_test(st_mutations),
+    cmocka_unit_test(st_bad_indices),   cmocka_unit_test(st_tokenizer),
+    cmocka_unit_test(st_descriptions),  cmocka_unit_test(st_no_memory),
+    cmocka_unit_test(st_reader_fails),  cmocka_unit_test(st_mutations),
 };
