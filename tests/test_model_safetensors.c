@@ -1,4 +1,4 @@
-/* Rooms 02.05 to 02.08: folders of safetensors against the GGUF files of the
+/* Rooms 02.05 to 02.09: folders of safetensors against the GGUF files of the
  * same weights and the logits of transformers (tools/goldens/hf_folders.py),
  * and what is refused, with the place that is at fault. */
 
@@ -480,6 +480,13 @@ static void st_bad_configs(void **state) {
         {"{", "{\"hidden_size\": 4, ", ST_FORMAT, "\"hidden_size\": 4,\n", 0, "duplicate key"},
         {"\"model_type\": \"llama\"", "\"model_type\": \"bloom\"", ST_UNSUP, "\"bloom\"", 0,
          "this model_type is not supported"},
+        {"\"model_type\": \"llama\"", "\"model_type\": \"qwen3_moe\"", ST_UNSUP, "\"qwen3_moe\"", 0,
+         "mixture-of-experts models are not supported"},
+        {"\"model_type\": \"llama\"", "\"model_type\": \"deepseek_v3\"", ST_UNSUP, "\"deepseek_v3\"", 0,
+         "multi-head latent attention is not supported"},
+        {"{", "{\"text_config\": {\"model_type\": \"llama\"},", ST_UNSUP, "\"llama\",\n", 0,
+         "multimodal models are not supported"},
+        {"{", "{\"rope_interleaved\": true,", ST_UNSUP, "true,", 0, "rope_interleaved is not supported"},
         {"\"model_type\": \"llama\"", "\"model_type\": 7", ST_FORMAT, "7,\n", 0,
          "model_type is missing or no string"},
         {"\"model_type\": \"llama\"", "\"model_type\": \"mamba\"", ST_UNSUP, "\"mamba\"", 0,

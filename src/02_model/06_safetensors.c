@@ -25,7 +25,7 @@
  *
  * What we decided: at most 2^20 tensors, names of at most 256 bytes, dimensions
  * below 2^48. Tensors of integers, of 8-bit floats and of no elements are read
- * over here: whether a tensor is wanted at all is the family's affair (02.07).
+ * over here: whether a tensor is wanted at all is the family's affair (02.09).
  *
  * A failure says where: the first byte of the key, value or token at fault.
  * The head is read twice, once to count; records and names live in the chain
@@ -64,61 +64,6 @@ static const dendp_st_dtype dendp_st_dtypes[] = {
 };
 
 #define DENDP_N_ST_DTYPES (sizeof dendp_st_dtypes / sizeof dendp_st_dtypes[0])
-
-/* -- reading members of an object ------------------------------------------------ */
-
-/* Moves to the next member of the object that j is in: its key is the token.
- * *more = false at the object's end. */
-static dend_status dendp_json_next_key(dendp_json *j, bool *more, dend_error *err) {
-    dend_status status = dendp_json_next(j, err);
-    *more = status == DEND_OK && j->kind == DENDP_JSON_KEY;
-    return status;
-}
-
-/* Finds a member of an object, of which `object` is a bookmark at its opening
- * brace: *value is then a cursor at the value. Absent: the value's kind is END.
- * FORMAT when the key stands there twice. */
-static dend_status dendp_json_member(const dendp_json *object, const char *key, dendp_json *value,
-                                     dend_error *err) {
-    dendp_json j = *object;
-    bool more = true, found = false;
-    dend_status status;
-    while ((status = dendp_json_next_key(&j, &more, err)) == DEND_OK && more) {
-        if (dendp_json_is(&j, key)) {
-            if (found) {
-                return DENDP_FAIL(err, DEND_ERR_FORMAT, "duplicate key", dendp_json_where(&j));
-            }
-            found = true;
-            status = dendp_json_next(&j, err);
-            if (status != DEND_OK) {
-                return status;
-            }
-            *value = j;
-        }
-        status = dendp_json_skip(&j, err);
-        if (status != DEND_OK) {
-            return status;
-        }
-    }
-    if (!found) {
-        *value = *object;
-        value->kind = DENDP_JSON_END;
-    }
-    return status;
-}
-
-/* Copies the string or key at j into the chain. */
-static dend_status dendp_json_text(const dendp_json *j, dendp_chain *chain, const char **out,
-                                   dend_error *err) {
-    char *s = (char *)dendp_chain_alloc(chain, j->len + 1);
-    if (!s) {
-        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the metadata", dendp_json_where(j));
-    }
-    (void)dendp_json_copy(j, s, j->len + 1);
-    s[j->len] = 0;
-    *out = s;
-    return DEND_OK;
-}
 
 /* -- one tensor ------------------------------------------------------------------- */
 

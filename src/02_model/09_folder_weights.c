@@ -1,15 +1,17 @@
 /* ==========================================================================
- * >>02.08 FOLDER WEIGHTS: from safetensors to the tensors of the catalogue
+ * >>02.09 FOLDER WEIGHTS: from safetensors to the tensors of the catalogue
  * ==========================================================================
- * The second half of room 02.07. The weights of a folder lie in one file,
+ * The second half of room 02.07's work. The weights of a folder lie in one file,
  * model.safetensors, or in several, which an index lists:
  *
  *     {"metadata": {"total_size": 1234},
  *      "weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors", ...}}
  *
- * Each file that the index names is opened once, and validated whole (02.06).
- * Each tensor that it promises must be in the file that it says. What a file
- * holds beyond that is taken as it is; two files with one tensor are refused.
+ * Names of files come from a file, so only plain names are followed, none that
+ * leads out of the folder. Each file that the index names is opened once, and
+ * validated whole (02.06). Each tensor that it promises must be in the file that
+ * it says. What a file holds beyond that is taken as it is; two files with one
+ * tensor are refused.
  *
  * Then each tensor is translated by the table dendp_hf_names: it gets GGUF's
  * name, its dimensions in GGUF's order, and where GGUF stores something else a
