@@ -106,7 +106,7 @@ static dend_status fuzz_json_rewrite(const void *data, size_t size, fuzz_json_te
 static const char *fuzz_json_one(const unsigned char *data, size_t size) {
     fuzz_json_text once, twice;
     const char *wrong = NULL;
-    dend_error err = {DEND_OK, NULL, 0, 0}, skipped = {DEND_OK, NULL, 0, 0};
+    dend_error err = {DEND_OK, NULL, 0, 0, NULL}, skipped = {DEND_OK, NULL, 0, 0, NULL};
     dend_status status;
     dendp_json j;
     once.cap = twice.cap = 3 * size + 16; /* an escape of two bytes may become one of six */

@@ -15,7 +15,7 @@ static void json_first(dendp_json *j, const char *text) {
 /* Reads to the end; the status, and where it failed. */
 static dend_status json_read(const void *data, size_t n, uint64_t *where, const char **msg) {
     dendp_json j;
-    dend_error err = {DEND_OK, NULL, 0, 0};
+    dend_error err = {DEND_OK, NULL, 0, 0, NULL};
     dend_status status;
     dendp_json_open(&j, data, n, 1000);
     do {
