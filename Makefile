@@ -361,6 +361,7 @@ goldens: build/goldens/venv.ok ## make tests/golden anew with tools/goldens (pac
 	$(PYTHON) tools/fetch_model.py smollm2 qwen05
 	$(GOLDEN_PYTHON) tools/make_unicode_tables.py --check
 	$(GOLDEN_PYTHON) tools/goldens/quant_blocks.py
+	$(GOLDEN_PYTHON) tools/goldens/quant_encode.py
 	$(GOLDEN_PYTHON) tools/goldens/tiny_models.py
 	$(GOLDEN_PYTHON) tools/goldens/tokenizer.py $(SMOLLM2) $(QWEN05)
 	$(GOLDEN_PYTHON) tools/goldens/samplers.py

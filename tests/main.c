@@ -8,9 +8,11 @@
 
 #include "dend_test.h"
 
+#include "test_ground_json.c"
 #include "test_model_quant.c"
 #include "test_model_gguf.c"
 #include "test_model_tokenizer.c"
+#include "test_model_pieces.c"
 #include "test_model_config.c"
 #include "test_kernels_matmul.c"
 #include "test_cache_table.c"
@@ -20,6 +22,7 @@
 #include "test_sampling_filters.c"
 #include "test_sampling_text.c"
 #include "test_engine_goldens.c"
+#include "test_model_safetensors.c"
 #include "test_engine_api.c"
 #include "test_engine_step.c"
 #include "test_engine_manners.c"
@@ -44,9 +47,11 @@ int main(int argc, char **argv) {
     if (argc > 1) {
         cmocka_set_test_filter(argv[1]);
     }
+    RUN_ALONE(ground_json);
     RUN_ALONE(model_quant);
     RUN_ALONE(model_gguf);
     RUN(model_tokenizer);
+    RUN_ALONE(model_pieces);
     RUN_ALONE(model_config);
     RUN_ALONE(kernels_matmul);
     RUN_ALONE(cache_table);
@@ -56,6 +61,7 @@ int main(int argc, char **argv) {
     RUN_ALONE(sampling_filters);
     RUN_ALONE(sampling_text);
     RUN(engine_goldens);
+    RUN(model_safetensors);
     RUN(engine_api);
     RUN(engine_step);
     RUN_ALONE(engine_manners);

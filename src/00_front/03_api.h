@@ -55,6 +55,7 @@ typedef struct dend_error {
     const char *msg;    /* static text, never NULL after a failure */
     uint64_t where;     /* byte offset in the file, where there is one, else 0 */
     uint32_t room_line; /* line of the check in its room, for bug reports */
+    const char *file;   /* of a model that is a folder: the file that it is about, where known; else NULL */
 } dend_error;
 
 /* Text of a status: "ok", "out of KV blocks", ... Never NULL. */
@@ -127,13 +128,34 @@ typedef struct dend_jobs {
 
 typedef struct dend_model dend_model;
 
+/* Types of weights that a load can make. */
+typedef enum dend_weight_type {
+    DEND_WEIGHT_DEFAULT = 0, /* as the file has them */
+    DEND_WEIGHT_Q8_0,
+    DEND_WEIGHT_Q4_0
+} dend_weight_type;
+
 /* Where a model comes from: exactly one of path, data, reader.read. */
 typedef struct dend_model_desc {
     uint32_t canary_begin_; /* leave zero */
-    const char *path;       /* GGUF file */
-    const void *data;       /* GGUF bytes; must outlive the call, and with keep_file_layout the model */
+    /* A GGUF file; or a folder with config.json, tokenizer.json, and either
+     * model.safetensors or model.safetensors.index.json and the files that it
+     * names; or a *.safetensors file that has its config.json beside it. */
+    const char *path;
+    const void *data; /* bytes of a file; must outlive the call, and with keep_file_layout the model */
     size_t data_size;
     dend_reader reader;
+    /* With data or reader: the text of config.json, which says that the bytes are
+     * those of a single safetensors file and not of a GGUF file; and the text of
+     * tokenizer.json, if a tokenizer is wanted. Both must outlive the call. */
+    const char *config_json;
+    size_t config_json_size;
+    const char *tokenizer_json;
+    size_t tokenizer_json_size;
+    /* Matrices that are F32, F16 or BF16 (embedding and head too) become Q8_0 or
+     * Q4_0, with the bits that the gguf package gives. UNSUPPORTED when one is
+     * quantised already or its rows are no multiple of 32; norms and biases stay. */
+    dend_weight_type quantise;
     bool no_mmap;    /* read the file instead of mapping it (a mapped file that shrinks raises SIGBUS) */
     bool vocab_only; /* load the tokenizer, no weights */
     /* For machines with little memory: matrices stay as the file has them, and
@@ -141,7 +163,8 @@ typedef struct dend_model_desc {
      * several times as long; the rows of a batch share the work. A file that is
      * mapped stays mapped while the model lives (see no_mmap), as pages that the
      * system may drop and read again; `data` is used in place; with no_mmap or a
-     * reader the model holds one plain copy. */
+     * reader the model holds one plain copy. Matrices that loading changes
+     * (quantise; Q and K of Llama's folders) are copies of the model's own. */
     bool keep_file_layout;
     dend_allocator allocator;
     dend_log log;
@@ -171,7 +194,10 @@ typedef struct dend_model_info {
 } dend_model_info;
 
 /* Loads and validates a model. A model that exists is valid.
- * Params: err may be NULL.  Returns: OK; ARGUMENT, IO, FORMAT, UNSUPPORTED, MEMORY.
+ * Params: err may be NULL.
+ * Returns: OK; ARGUMENT (the description contradicts itself); IO (a file is not
+ *   there, or cannot be read); FORMAT (damaged, or contradicts itself);
+ *   UNSUPPORTED (valid, and of a kind that is not run: err->msg names it); MEMORY.
  * Owns: *out, free with dend_model_free.  Cost: reads the file once, with
  * keep_file_layout a mapped one hardly at all. */
 DEND_API dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err);
@@ -186,14 +212,15 @@ DEND_API void dend_model_get_info(const dend_model *model, dend_model_info *out)
 
 enum {
     DEND_TOKENIZE_SPECIAL = 1, /* texts of special tokens in the input become those tokens */
-    DEND_TOKENIZE_ADD_BOS = 2  /* begin with bos where the model wants that */
+    DEND_TOKENIZE_ADD_BOS = 2, /* begin with bos where the model wants that */
+    DEND_TOKENIZE_ADD_EOS = 4  /* end with eos where the model wants that (few do) */
 };
 
 /* Splits text (any bytes; need not be valid UTF-8 nor end in 0) into tokens.
  * Params: n_bytes (size_t)-1 = strlen(text); out may be NULL when cap is 0; *n_out is always the number needed.
  * Returns: OK; BUFFER when cap is too small (out then holds nothing of use);
  *          MEMORY; UNSUPPORTED when the model carries no tokenizer.
- * Cost: O(n log n) for words of length n. Words over 256 bytes take scratch from
+ * Cost: O(n log n) for words of length n. Words over 256 bytes take scratch (40 bytes a byte) from
  * the model's allocator for the time of the call.  Threads: any number at once. */
 DEND_API dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,
                                    int32_t *out, size_t cap, size_t *n_out);
@@ -203,6 +230,16 @@ DEND_API dend_status dend_tokenize(const dend_model *model, const char *text, si
 DEND_API const char *dend_token_bytes(const dend_model *model, int32_t token, size_t *n_bytes);
 /* As dend_token_bytes, but with the text of control tokens ("<|im_end|>"). */
 DEND_API const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes);
+/* The text of tokens[n]: what dend_tokenize made tokens of. Bytes of control
+ * tokens are left out, or with DEND_TOKENIZE_SPECIAL are their texts. Unlike the
+ * bytes of the tokens one after the other it lacks the space that models with
+ * SentencePiece vocabularies put in front of the text and behind special
+ * tokens. What has no token, and a U+2581 with such a vocabulary, does not come back.
+ * Params: out may be NULL when cap is 0; *n_out is always the number of bytes needed; no 0 is added.
+ * Returns: OK; BUFFER (out then holds the first cap bytes); TOKEN; UNSUPPORTED
+ *          when the model carries no tokenizer; ARGUMENT.  Cost: O(bytes). */
+DEND_API dend_status dend_detokenize(const dend_model *model, const int32_t *tokens, size_t n, uint32_t flags,
+                                     char *out, size_t cap, size_t *n_out);
 /* True for tokens after which generation stops (eos, eot and their kin). */
 DEND_API bool dend_token_is_end(const dend_model *model, int32_t token);
 
@@ -285,8 +322,10 @@ typedef struct dend_engine_desc {
 
 /* Bytes that an engine of this description will hold. */
 typedef struct dend_plan_info {
-    uint64_t weight_bytes;  /* of the model, which engines share */
-    uint64_t kv_bytes;      /* block pool */
+    uint64_t weight_bytes; /* of the model, which engines share */
+    uint64_t
+        model_bytes;   /* the same with its vocabulary: all that it keeps of what it asks its allocator for */
+    uint64_t kv_bytes; /* block pool */
     uint64_t table_bytes;   /* block tables, records, handles */
     uint64_t scratch_bytes; /* activations, logits, threads; panels of a model that keeps the file's layout */
     uint64_t total_bytes;   /* all but the weights: exactly what create asks the allocator for */
@@ -302,6 +341,13 @@ DEND_API dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *err
  * description need not be resolved.  Returns: as dend_engine_resolve; MEMORY
  * when the sizes overflow. */
 DEND_API dend_status dend_plan(const dend_engine_desc *desc, dend_plan_info *out, dend_error *err);
+/* The same before the model is loaded: reads its description and vocabulary, and
+ * no weights. Loading asks for some memory more for a time, for the file's
+ * description; dend_model_load with a fixed allocator shows how much (n_peak).
+ * Params: engine NULL = defaults; its model must be NULL.
+ * Returns: as dend_model_load and dend_plan; ARGUMENT with vocab_only. */
+DEND_API dend_status dend_plan_file(const dend_model_desc *model, const dend_engine_desc *engine,
+                                    dend_plan_info *out, dend_error *err);
 /* Makes an engine in one allocation of dend_plan_info.total_bytes; running it
  * allocates nothing more.  Returns: OK; ARGUMENT, UNSUPPORTED, MEMORY, THREADS.
  * Owns: *out, free with dend_engine_free. The model must outlive the engine. */

@@ -230,6 +230,7 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     e->trees = (dendp_tree_state *)dendp_carve(carver, d->n_tree_rows, sizeof *e->trees);
     e->tree_rows = (dendp_row *)dendp_carve(carver, d->n_tree_rows, sizeof *e->tree_rows);
     plan->weight_bytes = dendp_model_bytes(d->model);
+    plan->model_bytes = dendp_model_all_bytes(d->model);
     plan->total_bytes = carver->used;
     plan->scratch_bytes = plan->total_bytes - plan->kv_bytes - plan->table_bytes;
 }
@@ -259,6 +260,36 @@ DEND_IMPL dend_status dend_plan(const dend_engine_desc *desc, dend_plan_info *ou
     d = *desc;
     status = dend_engine_resolve(&d, err);
     return status == DEND_OK ? dendp_engine_measure(&d, out, err) : status;
+}
+
+DEND_IMPL dend_status dend_plan_file(const dend_model_desc *model, const dend_engine_desc *engine,
+                                     dend_plan_info *out, dend_error *err) {
+    dend_engine_desc d;
+    dend_model *m;
+    dend_status status;
+    memset(&d, 0, sizeof d);
+    if (!model || !out) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "model and out must be given", 0);
+    }
+    if (model->vocab_only || (engine && engine->model)) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "vocab_only, or an engine with a model that is loaded", 0);
+    }
+    d = engine ? *engine : d;
+    status = dendp_model_make(model, true, &m, err);
+    if (status != DEND_OK) {
+        return status;
+    }
+    m->has_weights = true; /* for as long as we plan */
+    d.model = m;
+    status = dend_plan(&d, out, err);
+    if (status == DEND_OK && model->no_mmap &&
+        model->keep_file_layout) { /* it will be read, and is mapped now */
+        uint64_t bytes = dendp_model_file_bytes(m, true) - dendp_model_file_bytes(m, false);
+        out->weight_bytes += bytes;
+        out->model_bytes += bytes;
+    }
+    dend_model_free(m);
+    return status;
 }
 
 DEND_IMPL void dend_engine_free(dend_engine *engine) {
