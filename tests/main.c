@@ -21,6 +21,7 @@
 #include "test_engine_api.c"
 #include "test_engine_plan.c"
 #include "test_engine_layout.c"
+#include "test_engine_windows.c"
 #include "test_engine_report.c"
 #include "test_serve_scheduler.c"
 #include "test_search.c"
@@ -52,6 +53,7 @@ int main(int argc, char **argv) {
     RUN(engine_api);
     RUN(engine_plan);
     RUN(engine_layout);
+    RUN(engine_windows);
     RUN_ALONE(engine_report);
     RUN(serve_scheduler);
     RUN_ALONE(search);

@@ -132,6 +132,8 @@ typedef struct dend_model_info {
     uint32_t head_dim;        /* d */
     uint32_t n_ff;            /* F */
     uint32_t n_ctx_train;     /* context that it was trained for */
+    uint32_t window;          /* tokens that sliding layers see, their own included; 0 = there are none */
+    uint32_t n_window_layers; /* of the n_layers */
     int32_t bos, eos, eot;    /* -1 where the model has none */
     bool add_bos;             /* prompts begin with bos */
     bool has_weights;
