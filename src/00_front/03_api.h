@@ -122,7 +122,7 @@ typedef struct dend_model_desc {
 
 /* Hyper-parameters and sizes of a loaded model. Strings live with the model. */
 typedef struct dend_model_info {
-    const char *architecture; /* "llama", "qwen2" */
+    const char *architecture; /* "llama", "qwen2", ... */
     const char *name;         /* general.name, or "" */
     uint32_t n_vocab;         /* V */
     uint32_t n_layers;        /* L */
