@@ -421,8 +421,8 @@ static void test_golden_gemma270m(void **state) {
 }
 
 static const struct CMUnitTest tests_engine_goldens[] = {
-    cmocka_unit_test(test_golden_tiny_llama), cmocka_unit_test(test_golden_tiny_mistral),
-    cmocka_unit_test(test_golden_tiny_qwen2), cmocka_unit_test(test_golden_tiny_qwen3),
+    cmocka_unit_test(test_golden_tiny_llama),  cmocka_unit_test(test_golden_tiny_mistral),
+    cmocka_unit_test(test_golden_tiny_qwen2),  cmocka_unit_test(test_golden_tiny_qwen3),
     cmocka_unit_test(test_golden_tiny_gemma3), cmocka_unit_test(test_golden_smollm2),
-    cmocka_unit_test(test_golden_qwen05), cmocka_unit_test(test_golden_gemma270m),
+    cmocka_unit_test(test_golden_qwen05),      cmocka_unit_test(test_golden_gemma270m),
 };

@@ -210,7 +210,7 @@ static void test_window_first_group(void **state) {
 }
 
 static const struct CMUnitTest tests_engine_windows[] = {
-    cmocka_unit_test(test_window_groups),   cmocka_unit_test(test_window_keeps),
-    cmocka_unit_test(test_window_gives_up), cmocka_unit_test(test_window_trees),
+    cmocka_unit_test(test_window_groups),      cmocka_unit_test(test_window_keeps),
+    cmocka_unit_test(test_window_gives_up),    cmocka_unit_test(test_window_trees),
     cmocka_unit_test(test_window_first_group),
 };

@@ -205,10 +205,11 @@ typedef enum dend_isa {
 typedef struct dend_engine_desc {
     uint32_t canary_begin_; /* leave zero */
     const dend_model *model;
-    uint32_t n_ctx;          /* most tokens of one sequence; 0 = min(4096, what the model was trained for) */
-    uint32_t n_seqs;         /* live sequences at most; 0 = 64 */
-    uint32_t n_blocks;       /* KV blocks; 0 = room for 2 * n_ctx tokens and one block more a sequence */
-    uint32_t n_window_blocks; /* the same for layers with a sliding window, where the model has such; see below */
+    uint32_t n_ctx;    /* most tokens of one sequence; 0 = min(4096, what the model was trained for) */
+    uint32_t n_seqs;   /* live sequences at most; 0 = 64 */
+    uint32_t n_blocks; /* KV blocks; 0 = room for 2 * n_ctx tokens and one block more a sequence */
+    uint32_t
+        n_window_blocks; /* the same for layers with a sliding window, where the model has such; see below */
     uint32_t block_tokens;   /* P, a multiple of 16; 0 = 16 */
     dend_kv_type kv_type;    /* how K and V are stored */
     uint32_t n_batch;        /* rows of one forward pass at most; 0 = 256 */
@@ -256,7 +257,7 @@ DEND_API void dend_engine_free(dend_engine *engine);
 
 /* What is in use now. */
 typedef struct dend_engine_stats {
-    uint32_t n_blocks, n_blocks_free; /* releases that are still deferred count as in use */
+    uint32_t n_blocks, n_blocks_free;               /* releases that are still deferred count as in use */
     uint32_t n_window_blocks, n_window_blocks_free; /* of sliding layers; 0 where the model has none */
     uint32_t n_seqs, n_seqs_free;
     uint32_t n_logits, n_logits_free;

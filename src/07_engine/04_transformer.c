@@ -121,7 +121,8 @@ static void dendp_forward_layer(dendp_forward *f, const dendp_row *rows, uint32_
     linear.bias[1] = w->k_bias;
     linear.bias[2] = w->v_bias;
     be->matmul(be->self, &linear, s->h, D, n, s->qkv, ld);
-    be->rotate(be->self, &view, s->angles[dendp_config_slides(c, layer)], c->n_rot, c->family->rope, n, s->qkv, ld);
+    be->rotate(be->self, &view, s->angles[dendp_config_slides(c, layer)], c->n_rot, c->family->rope, n,
+               s->qkv, ld);
     be->kv_write(be->self, &view, f->cache, f->overlay, rows, n, s->qkv + (size_t)H * d,
                  s->qkv + (size_t)(H + G) * d, ld);
     be->attention(be->self, &view, f->cache, f->overlay, rows, n, s->qkv, ld, s->heads);

@@ -120,7 +120,8 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
 static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_carver *carver,
                                dend_plan_info *plan) {
     const dendp_config *c = &d->model->config;
-    uint32_t *layer_group, *layer_index, n_placed[2] = {0, 0}, i, max_segments = dendp_div_up(d->n_ctx, DENDP_SEGMENT);
+    uint32_t *layer_group, *layer_index, n_placed[2] = {0, 0}, i,
+                                         max_segments = dendp_div_up(d->n_ctx, DENDP_SEGMENT);
     uint64_t before, act, kv_bytes, widest, batch = dendp_max_u32(d->n_batch, d->n_tree_rows), V = c->n_vocab;
     dendp_group_desc *groups = (dendp_group_desc *)dendp_carve(carver, 2, sizeof *groups);
     dendp_group_desc group[2];
@@ -546,7 +547,8 @@ static uint32_t dendp_step_gather(dend_engine *e, bool *starved) {
 static void dendp_engine_trim(dend_engine *e, uint32_t record) {
     uint32_t n_ready = e->cache.records[record].n_ready, window = e->model->config.window;
     if (e->desc.n_window_blocks < e->desc.n_blocks && window != 0 && n_ready > window) {
-        dendp_record_trim(&e->cache, record, 1, n_ready - window); /* the last token's logits may be wanted again */
+        dendp_record_trim(&e->cache, record, 1,
+                          n_ready - window); /* the last token's logits may be wanted again */
     }
 }
 
