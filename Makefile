@@ -277,7 +277,7 @@ $(QWEN05):
 model: ## fetch the small test model (98 MB) into models/
 	$(PYTHON) tools/fetch_model.py smollm2
 
-models: ## fetch all test models (1.6 GiB) into models/
+models: ## fetch all test models (1.8 GiB) into models/
 	$(PYTHON) tools/fetch_model.py --all
 
 build/dendrite.o: dendrite.c dendrite.h | build

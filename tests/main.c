@@ -28,6 +28,7 @@
 #include "test_engine_manners.c"
 #include "test_engine_plan.c"
 #include "test_engine_layout.c"
+#include "test_engine_windows.c"
 #include "test_engine_report.c"
 #include "test_serve_scheduler.c"
 #include "test_engine_sampling.c"
@@ -67,6 +68,7 @@ int main(int argc, char **argv) {
     RUN_ALONE(engine_manners);
     RUN(engine_plan);
     RUN(engine_layout);
+    RUN(engine_windows);
     RUN_ALONE(engine_report);
     RUN(serve_scheduler);
     RUN_ALONE(engine_sampling);

@@ -173,7 +173,7 @@ typedef struct dend_model_desc {
 
 /* Hyper-parameters and sizes of a loaded model. Strings live with the model. */
 typedef struct dend_model_info {
-    const char *architecture; /* "llama", "qwen2" */
+    const char *architecture; /* "llama", "qwen2", ... */
     const char *name;         /* general.name, or "" */
     uint32_t n_vocab;         /* V */
     uint32_t n_layers;        /* L */
@@ -183,6 +183,8 @@ typedef struct dend_model_info {
     uint32_t head_dim;        /* d */
     uint32_t n_ff;            /* F */
     uint32_t n_ctx_train;     /* context that it was trained for */
+    uint32_t window;          /* tokens that sliding layers see, their own included; 0 = there are none */
+    uint32_t n_window_layers; /* of the n_layers */
     int32_t bos, eos, eot;    /* -1 where the model has none */
     bool add_bos;             /* prompts begin with bos */
     bool has_weights;

@@ -517,6 +517,7 @@ DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **
 
 DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out) {
     const dendp_config *c;
+    uint32_t layer = 0;
     if (!out) {
         return;
     }
@@ -535,6 +536,10 @@ DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out
     out->head_dim = c->head_dim;
     out->n_ff = c->n_ff;
     out->n_ctx_train = c->n_ctx_train;
+    out->window = c->window;
+    while (layer < c->n_layers) {
+        out->n_window_layers += dendp_config_slides(c, layer++);
+    }
     out->bos = model->has_tokenizer ? model->tokenizer.bos : -1;
     out->eos = model->has_tokenizer ? model->tokenizer.eos : -1;
     out->eot = model->has_tokenizer ? model->tokenizer.eot : -1;
