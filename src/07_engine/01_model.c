@@ -407,10 +407,16 @@ DEND_IMPL dend_status dend_tokenize(const dend_model *model, const char *text, s
 }
 
 DEND_IMPL const char *dend_token_bytes(const dend_model *model, int32_t token, size_t *n_bytes) {
+    if (n_bytes) {
+        *n_bytes = 0;
+    }
     return model && model->has_tokenizer ? dendp_tokenizer_bytes(&model->tokenizer, token, n_bytes) : NULL;
 }
 
 DEND_IMPL const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes) {
+    if (n_bytes) {
+        *n_bytes = 0;
+    }
     return model && model->has_tokenizer ? dendp_tokenizer_text(&model->tokenizer, token, n_bytes) : NULL;
 }
 
