@@ -128,27 +128,35 @@ static dend_status dendp_tokenizer_encode_ranges(const dendp_tokenizer *t, const
                                                  const dendp_tok_range *ranges, size_t n_ranges,
                                                  uint32_t flags, int32_t *out, size_t cap, size_t *n_out) {
     const unsigned char *s = (const unsigned char *)text;
+    dendp_tok_cached cache[DENDP_TOK_CACHED]; /* 16 KB */
     dendp_tok_run run;
-    size_t at = 0, r = 0;
+    size_t at = 0, r = 0, i;
     dend_status status = DEND_OK;
     if (t->n_vocab == 0) return DEND_ERR_UNSUPPORTED;
     memset(&run, 0, sizeof run);
     run.t = t;
     run.out = out;
     run.cap = cap;
+    if (n_bytes >= DENDP_TOK_CACHED) { /* short texts are done before it pays */
+        for (i = 0; i < DENDP_TOK_CACHED; i++) cache[i].n = 0;
+        run.cache = cache;
+    }
     if ((flags & DEND_TOKENIZE_ADD_BOS) && t->add_bos) dendp_tok_emit(&run, (uint32_t)t->bos);
     while (at < n_bytes && status == DEND_OK) {
         uint32_t special = DENDP_TOK_NONE;
         size_t end = at;
         while (end < n_bytes && special == DENDP_TOK_NONE) {
             size_t stop = n_bytes, inside = 0; /* up to `stop` nothing changes */
+            const uint32_t *starts;
             while (r < n_ranges && ranges[r].end <= end) r++;
             if (r < n_ranges) {
                 inside = ranges[r].begin <= end ? 1 : 0;
                 stop = inside ? ranges[r].end : ranges[r].begin;
             }
+            starts = t->starts[inside];
             for (; end < stop; end++) {
-                if ((t->starts[inside][s[end] >> 5] >> (s[end] & 31u) & 1u) == 0) continue;
+                uint32_t two = (uint32_t)s[end] << 8 | (end + 1 < n_bytes ? s[end + 1] : 0u);
+                if (end + 1 < n_bytes && (starts[two >> 5] >> (two & 31u) & 1u) == 0) continue;
                 special = dendp_tok_special_here(t, s + end, n_bytes - end, inside ? stop - end : 0);
                 if (special != DENDP_TOK_NONE) break;
             }
