@@ -235,7 +235,7 @@ test-neon: ## the NEON kernels, cross-compiled and emulated
 	    echo 'test-neon: skipped, no cross-compiler, emulator or cmocka for AArch64'; [ "$${CI:-}" != true ]; \
 	else $(MAKE) --no-print-directory $(ARM_CHECKS) build/test-neon && $(ARM_RUN) build/test-neon; fi
 
-test-tools: ## the tests of the Python tools
+test-tools: build/chat ## the tests of the Python tools, and of examples/chat.c
 	$(PYTHON) -m unittest discover -s tools
 	$(PYTHON) tools/make_bad_gguf.py --check
 

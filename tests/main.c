@@ -13,6 +13,7 @@
 #include "test_model_gguf.c"
 #include "test_model_tokenizer.c"
 #include "test_model_pieces.c"
+#include "test_model_chat.c"
 #include "test_model_config.c"
 #include "test_kernels_matmul.c"
 #include "test_cache_table.c"
@@ -53,6 +54,7 @@ int main(int argc, char **argv) {
     RUN_ALONE(model_gguf);
     RUN(model_tokenizer);
     RUN_ALONE(model_pieces);
+    RUN_ALONE(model_chat);
     RUN_ALONE(model_config);
     RUN_ALONE(kernels_matmul);
     RUN_ALONE(cache_table);
