@@ -43,6 +43,8 @@
  * calls back walks a copy of the list and looks again at whom it finds.
  * ======================================================================== */
 
+#ifndef DEND_NO_SERVE
+
 #define DENDP_SERVE_AGING 16   /* batches of waiting that are worth one level of priority */
 #define DENDP_SERVE_PATIENCE 4 /* batches without a prompt's row, while one waits */
 #define DENDP_SERVE_MOST_PRIORITY 100
@@ -699,3 +701,5 @@ DEND_IMPL dend_status dend_scheduler_step(dend_scheduler *scheduler, uint64_t bu
     s->running = false;
     return s->n_live == 0 ? DEND_OK : status == DEND_ERR_NO_BLOCKS ? DEND_PENDING : status;
 }
+
+#endif /* DEND_NO_SERVE */
