@@ -24,6 +24,7 @@
 #include "test_engine_report.c"
 #include "test_serve_scheduler.c"
 #include "test_search.c"
+#include "test_zoo.c"
 
 #define RUN(group) n_failed += cmocka_run_group_tests_name(#group, tests_##group, NULL, NULL)
 
@@ -56,5 +57,6 @@ int main(int argc, char **argv) {
     RUN(serve_scheduler);
     RUN_ALONE(search);
     RUN(search_threads);
+    RUN_ALONE(zoo);
     return n_failed != 0;
 }
