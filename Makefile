@@ -79,7 +79,7 @@ help: ## this list
 	@printf 'Variables\n'
 	@printf '  CC=%s CXX=%s CFLAGS="%s" PYTHON=%s\n' '$(CC)' '$(CXX)' '$(CFLAGS)' '$(PYTHON)'
 	@printf '  MODEL=%s  (run-fork, hello: the GGUF file)\n' '$(MODEL)'
-	@printf '  OUT=file.json  (bench, bench-fork, bench-search, bench-search-real: where the result goes)\n'
+	@printf '  OUT=file.json  (bench, bench-doors, bench-fork, bench-search, bench-search-real: where the result goes)\n'
 	@printf '  N=number       (bench: rounds; bench-attention, bench-matmul: samples; bench-search: puzzles;\n                  bench-search-real: problems; fuzz-run: seconds a target)\n'
 	@printf '  PEERS=folder   (bench: builds of other engines)   ONLY=models or rows (bench)\n'
 
@@ -365,7 +365,7 @@ $(call bench_binary,$(1)): bench/$(1).c $(wildcard bench/*.h examples/*.h) dendr
 endef
 $(foreach b,$(BENCHES),$(eval $(call bench_rule,$(b))))
 
-.PHONY: examples benches run run-fork hello bench bench-attention bench-fork bench-matmul bench-search bench-search-real train
+.PHONY: examples benches run run-fork hello bench bench-attention bench-doors bench-fork bench-matmul bench-search bench-search-real train
 examples: $(EXAMPLES:%=build/%) ## build every file of examples/
 
 benches: $(foreach b,$(BENCHES),$(call bench_binary,$(b))) ## build every file of bench/
@@ -378,6 +378,13 @@ run-fork: build/fork $(MODEL) ## fork one prompt into several continuations (fet
 
 hello: build/hello $(MODEL) ## the shortest whole program
 	build/hello "$(MODEL)"
+
+# The core profile's size and the processor time of its compilation are measured here and handed on.
+bench-doors: build/bench_doors $(SMOLLM2) $(QWEN05) ## time slices, the plan, tokenizing, loading, the core profile; OUT applies
+	@seconds=$$( { TIMEFORMAT=%U; time $(CC) $(STD) -O2 $(CORE) -c -o build/core.o dendrite.c; } 2>&1 ); \
+	text=$$(size build/core.o | awk 'NR == 2 { print $$1 }'); \
+	echo "core profile: $$text bytes of text, compiled in $$seconds s"; \
+	build/bench_doors -t "$$text" -s "$$seconds" $(if $(OUT),-o "$(OUT)")
 
 bench-fork: build/bench_fork ## time and memory of forks, appends, rewinds and drops; OUT applies
 	build/bench_fork $(if $(OUT),"$(OUT)")
