@@ -34,6 +34,7 @@
 #include "test_serve_scheduler.c"
 #include "test_engine_sampling.c"
 #include "test_search.c"
+#include "test_zoo.c"
 
 #define RUN(group) n_failed += cmocka_run_group_tests_name(#group, tests_##group, NULL, NULL)
 
@@ -76,5 +77,6 @@ int main(int argc, char **argv) {
     RUN_ALONE(engine_sampling);
     RUN_ALONE(search);
     RUN(search_threads);
+    RUN_ALONE(zoo);
     return n_failed != 0;
 }

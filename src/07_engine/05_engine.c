@@ -381,7 +381,7 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
 
 /* What all descriptions begin with that are of an engine's user: canaries, the engine, and an allocator, which is the
  * engine's unless one is given. */
-static dend_status dendp_user_resolve(const dend_engine *engine, uint32_t canaries, dend_allocator *allocator,
+static DENDP_UNUSED dend_status dendp_user_resolve(const dend_engine *engine, uint32_t canaries, dend_allocator *allocator,
                                       dend_error *err) {
     if (canaries) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "canary set: the description is not initialised", 0);
