@@ -388,6 +388,59 @@ typedef struct dendp_model_text_file {
     size_t *n;
 } dendp_model_text_file;
 
+/* A template that stands in a JSON string. */
+static dend_status dendp_model_json_chat(dend_model *m, const dendp_json *string, dend_error *err) {
+    char *text = (char *)dendp_alloc(&m->allocator, string->len + 1);
+    if (!text) {
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the chat template", 0);
+    }
+    if (dendp_json_copy(string, text, string->len + 1)) {
+        dendp_chat_recognise(&m->chat, text, (size_t)string->len);
+    }
+    dendp_free(&m->allocator, text, string->len + 1);
+    return DEND_OK;
+}
+
+/* The form of conversations of a folder: chat_template.jinja, or else chat_template in tokenizer_config.json, a
+ * string or a list of {name, template} of which "default" counts. One that cannot be read is none. */
+static dend_status dendp_model_folder_chat(dend_model *m, dendp_folder *f, const char *config,
+                                           size_t n_config, dend_error *err) {
+    dendp_file file;
+    dendp_json j, value, name;
+    dend_status status = DEND_OK;
+    memset(&file, 0, sizeof file);
+    if (f->dir) {
+        status = dendp_folder_file(f, "chat_template.jinja", DENDP_HF_MAX_CONFIG, true, &file, err);
+    }
+    if (status == DEND_OK && file.size > 0) {
+        dendp_chat_recognise(&m->chat, (const char *)file.data, (size_t)file.size);
+    } else if (status == DEND_OK && n_config > 0) {
+        dendp_json_open(&j, config, n_config, 0);
+        if (dendp_json_next(&j, NULL) != DEND_OK || j.kind != DENDP_JSON_OBJECT ||
+            dendp_json_member(&j, "chat_template", &value, NULL) != DEND_OK) {
+            return DEND_OK;
+        }
+        if (value.kind == DENDP_JSON_STRING) {
+            status = dendp_model_json_chat(m, &value, err);
+        }
+        while (value.kind != DENDP_JSON_STRING && value.kind != DENDP_JSON_END && /* a list of templates */
+               dendp_json_next(&value, NULL) == DEND_OK && value.kind == DENDP_JSON_OBJECT) {
+            if (dendp_json_member(&value, "name", &name, NULL) == DEND_OK && name.kind == DENDP_JSON_STRING &&
+                dendp_json_is(&name, "default") &&
+                dendp_json_member(&value, "template", &name, NULL) == DEND_OK &&
+                name.kind == DENDP_JSON_STRING) {
+                status = dendp_model_json_chat(m, &name, err);
+                break;
+            }
+            if (dendp_json_skip(&value, NULL) != DEND_OK) {
+                break;
+            }
+        }
+    }
+    dendp_file_close(&file);
+    return status;
+}
+
 /* The tokenizer of a folder, or of tokenizer_json in memory. A folder need not have one. */
 static dend_status dendp_model_folder_tokenizer(dend_model *m, dendp_folder *f, dend_error *err) {
     enum { N_FILES = 4 };
@@ -418,6 +471,9 @@ static dend_status dendp_model_folder_tokenizer(dend_model *m, dendp_folder *f, 
         status = dendp_tokenizer_load_json(&m->tokenizer, &files, &m->allocator, err);
         status = dendp_in_file(status, "a file of the tokenizer", err);
         m->has_tokenizer = status == DEND_OK;
+        if (status == DEND_OK) {
+            status = dendp_model_folder_chat(m, f, files.config, files.n_config, err);
+        }
     } else if (status == DEND_OK && desc->vocab_only) {
         status = DENDP_FAIL(err, DEND_ERR_IO, "there is no tokenizer.json", 0);
     }
