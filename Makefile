@@ -440,6 +440,9 @@ goldens: build/goldens/venv.ok ## make tests/golden anew with tools/goldens (pac
 	$(GOLDEN_PYTHON) tools/goldens/tiny_models.py
 	$(GOLDEN_PYTHON) tools/goldens/tokenizer.py $(SMOLLM2) $(QWEN05)
 	$(GOLDEN_PYTHON) tools/goldens/samplers.py
+	$(GOLDEN_PYTHON) tools/goldens/pieces.py models/gemma-3-270m-Q4_K_M.gguf
+	$(GOLDEN_PYTHON) tools/goldens/tokenizer_json.py
+	$(GOLDEN_PYTHON) tools/goldens/chat.py $(SMOLLM2) $(QWEN05)
 	$(GOLDEN_PYTHON) tools/goldens/model_goldens.py $(SMOLLM2) tests/golden/model_smollm2.bin
 	$(GOLDEN_PYTHON) tools/goldens/model_goldens.py $(QWEN05) tests/golden/model_qwen05.bin
 

@@ -426,7 +426,8 @@ static void dendp_chat_write(dendp_chat_writer *w, const dendp_chat *c, const de
         dendp_chat_template(w, style->close[DEND_ROLE_ASSISTANT]);
         if (c->flags & DENDP_CHAT_EOS_SPACE) dendp_chat_template(w, " ");
     }
-    for (i = 0; i < n; i++) { /* the last message that a person wrote: some put results of tools into user messages */
+    for (i = 0; (c->flags & DENDP_CHAT_THINK) && i < n;
+         i++) { /* the last message that a person wrote: some put results of tools into user messages */
         size_t len;
         const char *text = dendp_chat_text(&m[i], &len);
         bool result = len >= 31 && memcmp(text, "<tool_response>", 15) == 0 &&
