@@ -1172,6 +1172,65 @@ static void st_tokenizer(void **state) {
     st_seed_close(&s);
 }
 
+/* The template of a folder: a string, a list of named ones, or a file of its own, which counts first. */
+static void st_chat(void **state) {
+    static const char chatml[] =
+        "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}";
+    static const struct {
+        const char *config, *jinja, *family;
+    } cases[] = {
+        {"{}", NULL, NULL},
+        {"{\"chat_template\": \"%s\"}", NULL, "chatml"},
+        {"{\"chat_template\": [{\"name\": \"tool\", \"template\": \"x\"}, {\"name\": \"default\", "
+         "\"template\": \"%s\"}]}",
+         NULL, "chatml"},
+        {"{\"chat_template\": [{\"name\": \"tool\", \"template\": \"%s\"}]}", NULL, NULL},
+        {"{\"chat_template\": \"something else\"}", NULL, NULL},
+        {"{\"chat_template\": \"something else\"}", "%s", "chatml"},
+    };
+    st_seed s = st_seed_open("llama");
+    char dir[256], text[512];
+    size_t n_tokenizer, i;
+    unsigned char *tokenizer = test_read_file("tests/golden/tokjson_smollm.json", &n_tokenizer);
+    (void)state;
+    assert_non_null(tokenizer);
+    st_folder_make(dir, sizeof dir);
+    st_put(dir, "config.json", s.config.data, s.config.n);
+    st_put(dir, "tokenizer.json", tokenizer, n_tokenizer);
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        st_text config = st_text_of(cases[i].config, strlen(cases[i].config));
+        dend_model_desc desc;
+        dend_model *model;
+        if (strstr(config.data, "%s")) {
+            st_edit(&config, "%s", chatml);
+        }
+        st_put(dir, "tokenizer_config.json", config.data, config.n);
+        if (cases[i].jinja) {
+            snprintf(text, sizeof text, "%s", chatml);
+            st_put(dir, "chat_template.jinja", text, strlen(text));
+        }
+        memset(&desc, 0, sizeof desc);
+        desc.path = dir;
+        desc.vocab_only = true;
+        model = st_load(&desc);
+        if (cases[i].family) {
+            assert_non_null(dend_chat_family(model));
+            assert_string_equal(dend_chat_family(model), cases[i].family);
+        } else {
+            assert_null(dend_chat_family(model));
+        }
+        dend_model_free(model);
+        free(config.data);
+    }
+    st_remove(dir, "chat_template.jinja");
+    st_remove(dir, "tokenizer_config.json");
+    st_remove(dir, "tokenizer.json");
+    st_remove(dir, "config.json");
+    assert_int_equal(rmdir(dir), 0);
+    free(tokenizer);
+    st_seed_close(&s);
+}
+
 /* What contradicts itself in the description. */
 static void st_descriptions(void **state) {
     st_seed s = st_seed_open("llama");
@@ -1343,6 +1402,7 @@ static const struct CMUnitTest tests_model_safetensors[] = {
     cmocka_unit_test(st_bad_heads),     cmocka_unit_test(st_bad_lengths),
     cmocka_unit_test(st_cut),           cmocka_unit_test(st_config_cut),
     cmocka_unit_test(st_bad_indices),   cmocka_unit_test(st_tokenizer),
-    cmocka_unit_test(st_descriptions),  cmocka_unit_test(st_no_memory),
-    cmocka_unit_test(st_reader_fails),  cmocka_unit_test(st_mutations),
+    cmocka_unit_test(st_chat),          cmocka_unit_test(st_descriptions),
+    cmocka_unit_test(st_no_memory),     cmocka_unit_test(st_reader_fails),
+    cmocka_unit_test(st_mutations),
 };

@@ -138,7 +138,7 @@ typedef enum dend_weight_type {
 /* Where a model comes from: exactly one of path, data, reader.read. */
 typedef struct dend_model_desc {
     uint32_t canary_begin_; /* leave zero */
-    /* A GGUF file; or a folder with config.json, tokenizer.json, and either
+    /* A GGUF file; or a folder with config.json, tokenizer.json and its kin, and either
      * model.safetensors or model.safetensors.index.json and the files that it
      * names; or a *.safetensors file that has its config.json beside it. */
     const char *path;

@@ -388,6 +388,56 @@ typedef struct dendp_model_text_file {
     size_t *n;
 } dendp_model_text_file;
 
+/* Recognises the form of conversations in a template that stands as a JSON string. */
+static dend_status dendp_model_chat_string(dend_model *m, const dendp_json *j, dend_error *err) {
+    char *text = (char *)dendp_alloc(&m->allocator, j->len + 1);
+    if (!text) {
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the chat template", dendp_json_where(j));
+    }
+    if (dendp_json_copy(j, text, j->len + 1)) {
+        dendp_chat_recognise(&m->chat, text, (size_t)j->len);
+    }
+    dendp_free(&m->allocator, text, j->len + 1);
+    return DEND_OK;
+}
+
+/* chat_template of tokenizer_config.json: a string, or a list of named ones, of
+ * which "default" counts. A form that is not known is no error. */
+static dend_status dendp_model_folder_chat(dend_model *m, const char *config, size_t n, dend_error *err) {
+    dendp_json j, value, name;
+    dend_status status = DEND_OK;
+    dendp_json_open(&j, config, n, 0);
+    status = dendp_json_next(&j, err);
+    if (status != DEND_OK || j.kind != DENDP_JSON_OBJECT) {
+        return status;
+    }
+    status = dendp_json_member(&j, "chat_template", &value, err);
+    if (status == DEND_OK && value.kind == DENDP_JSON_STRING) {
+        return dendp_model_chat_string(m, &value, err);
+    }
+    if (status != DEND_OK || value.kind != DENDP_JSON_ARRAY) {
+        return status;
+    }
+    j = value;
+    while ((status = dendp_json_next(&j, err)) == DEND_OK && j.kind == DENDP_JSON_OBJECT) {
+        status = dendp_json_member(&j, "name", &name, err);
+        if (status == DEND_OK) {
+            status = dendp_json_member(&j, "template", &value, err);
+        }
+        if (status == DEND_OK && name.kind == DENDP_JSON_STRING && dendp_json_is(&name, "default") &&
+            value.kind == DENDP_JSON_STRING) {
+            return dendp_model_chat_string(m, &value, err);
+        }
+        if (status == DEND_OK) {
+            status = dendp_json_skip(&j, err);
+        }
+        if (status != DEND_OK) {
+            return status;
+        }
+    }
+    return status;
+}
+
 /* The tokenizer of a folder, or of tokenizer_json in memory. A folder need not have one. */
 static dend_status dendp_model_folder_tokenizer(dend_model *m, dendp_folder *f, dend_error *err) {
     enum { N_FILES = 4 };
@@ -399,7 +449,7 @@ static dend_status dendp_model_folder_tokenizer(dend_model *m, dendp_folder *f, 
         {"special_tokens_map.json", &files.special, &files.n_special},
         {"generation_config.json", &files.generation, &files.n_generation},
     };
-    dendp_file opened[N_FILES];
+    dendp_file opened[N_FILES], jinja;
     uint32_t i;
     dend_status status = DEND_OK;
     memset(&files, 0, sizeof files);
@@ -418,8 +468,21 @@ static dend_status dendp_model_folder_tokenizer(dend_model *m, dendp_folder *f, 
         status = dendp_tokenizer_load_json(&m->tokenizer, &files, &m->allocator, err);
         status = dendp_in_file(status, "a file of the tokenizer", err);
         m->has_tokenizer = status == DEND_OK;
+        if (status == DEND_OK && files.config) {
+            status = dendp_model_folder_chat(m, files.config, files.n_config, err);
+            status = dendp_in_file(status, "tokenizer_config.json", err);
+        }
     } else if (status == DEND_OK && desc->vocab_only) {
         status = DENDP_FAIL(err, DEND_ERR_IO, "there is no tokenizer.json", 0);
+    }
+    if (status == DEND_OK && f->dir &&
+        m->has_tokenizer) { /* what newer versions write; it counts before the other */
+        status = dendp_folder_file(f, "chat_template.jinja", DENDP_HF_MAX_INDEX, true, &jinja, err);
+        status = dendp_in_file(status, "chat_template.jinja", err);
+        if (status == DEND_OK && jinja.data) {
+            dendp_chat_recognise(&m->chat, (const char *)jinja.data, (size_t)jinja.size);
+            dendp_file_close(&jinja);
+        }
     }
     for (i = 0; i < N_FILES; i++) {
         dendp_file_close(&opened[i]);
