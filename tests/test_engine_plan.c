@@ -174,7 +174,7 @@ static void plan_exercise(dend_engine *e, test_rng *rng, plan_bytes *bytes) {
     p.top_k = 40;
     p.top_p = 0.9f;
     a = eng_with(e, tokens, 33);
-    ASSERT_STATUS(DEND_PENDING, dend_step(e, 1));
+    ASSERT_STATUS(DEND_PENDING, eng_batch(e));
     ASSERT_STATUS(DEND_OK, dend_step(e, 0));
     for (i = 0; i < 20; i++) {
         forks[i] = eng_fork(e, i % 2 ? forks[i - 1] : a);
@@ -667,7 +667,7 @@ static void test_save_load(void **state) {
                     ASSERT_STATUS(DEND_OK, dend_step(e, 0));
                     plan_follow(e, ready, other, &bytes, &rng);
                     half = eng_with(e, tokens, lengths[i]);
-                    dend_step(e, 1); /* one batch of 6 */
+                    eng_batch(e); /* one batch of 6 */
                     plan_follow(e, half, other, &bytes, &rng);
                     none = eng_with(e, tokens, lengths[i]);
                     plan_follow(e, none, e, &bytes, &rng);
@@ -858,8 +858,8 @@ static void test_save_refused(void **state) {
         unsigned char *image = eng_freeze(e);
         bytes.fail_at = nth + 1;
         status = plan_save(e, seq, &bytes);
-        ASSERT_STATUS(nth < 47 ? DEND_ERR_IO : DEND_OK,
-                      status); /* 2 of header, 40 tokens, 1 + 3 blocks, check */
+        ASSERT_STATUS(nth < 48 ? DEND_ERR_IO : DEND_OK,
+                      status); /* 2 of header, 40 tokens, 1 + 3 blocks, mirostat's state, check */
         eng_same(e, image, "save");
     }
     bytes.fail_at = 0;
@@ -916,9 +916,12 @@ static void plan_seal(const dend_engine *e, plan_bytes *b, uint32_t n_tokens) {
         h = dendp_hash_bytes(h, b->data + at, 4);
     }
     h = dendp_hash_bytes(h, b->data + at, 4);
-    for (at += 4; at + block + 8 <= b->n; at += block) {
+    for (at += 4; at + block + 16 <= b->n; at += block) {
         h = dendp_hash_bytes(h, b->data + at, block);
     }
+    h = dendp_hash_bytes(h, b->data + at, 8); /* bytes of mirostat's state: none follow */
+    h = dendp_hash_bytes(h, b->data + at, 0);
+    at += 8;
     assert_int_equal(at + 8, b->n);
     memcpy(b->data + at, &h, 8);
 }
@@ -960,7 +963,7 @@ static void test_save_hostile(void **state) {
                 for (i = 0; i < n; i++) {
                     bool head = round % 4 == 0 && i < 2; /* ready, shape, stream, tokens; else K and V */
                     size_t at =
-                        head ? 12 + test_below(&rng, 100) : 116 + test_below(&rng, (uint32_t)copy.n - 124);
+                        head ? 12 + test_below(&rng, 100) : 116 + test_below(&rng, (uint32_t)copy.n - 132);
                     copy.data[at] = (unsigned char)(round % 3 ? test_below(&rng, 256) : 0xff);
                 }
                 plan_seal(w.engine, &copy, 20);

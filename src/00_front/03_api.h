@@ -39,7 +39,8 @@
     X(DEND_ERR_CANCELLED, -16, "cancelled")                                                                  \
     X(DEND_ERR_DEADLINE, -17, "the deadline has passed")                                                     \
     X(DEND_ERR_NO_REQUESTS, -18, "out of request slots")                                                     \
-    X(DEND_ERR_CALLBACK, -19, "a callback gave a value that is no number")
+    X(DEND_ERR_CALLBACK, -19, "a callback gave a value that is no number")                                   \
+    X(DEND_ERR_NO_TOKENS, -20, "every token is banned")
 
 typedef enum dend_status {
 #define DEND_STATUS_ENUM(name, value, text) name = value,
@@ -54,6 +55,7 @@ typedef struct dend_error {
     const char *msg;    /* static text, never NULL after a failure */
     uint64_t where;     /* byte offset in the file, where there is one, else 0 */
     uint32_t room_line; /* line of the check in its room, for bug reports */
+    const char *file;   /* of a model that is a folder: the file that it is about, where known; else NULL */
 } dend_error;
 
 /* Text of a status: "ok", "out of KV blocks", ... Never NULL. */
@@ -70,6 +72,32 @@ typedef struct dend_allocator {
     void (*free)(void *user, void *p, size_t size);
     void *user;
 } dend_allocator;
+
+/* Fixed-memory mode: an allocator that hands out pieces of one block of the
+ * caller's and nothing else, for the descriptions of models, engines, schedulers
+ * and searches. The block holds the allocator's own state too (128 bytes); it may
+ * be reused or freed when all that was made from it is. Pieces are multiples of
+ * 64 bytes; dend_plan_file, dend_plan and their kin say how large they are.
+ * Returns: OK; ARGUMENT (NULL, or less than some 200 bytes).
+ * Threads: any number at once.  Cost: of a request O(free pieces). */
+DEND_API dend_status dend_fixed_memory(void *memory, size_t n_bytes, dend_allocator *out);
+typedef struct dend_fixed_info {
+    size_t n_bytes;        /* that can be handed out */
+    size_t n_used, n_peak; /* handed out now, and at most so far */
+    size_t n_largest_free; /* largest piece that is free */
+} dend_fixed_info;
+/* Fills in *out, with zeros for an allocator of another kind. */
+DEND_API void dend_fixed_get_info(const dend_allocator *allocator, dend_fixed_info *out);
+
+/* The caller's log: lines of text without an end of line, which hold only during
+ * the call, about what was loaded or made and what is slower than it could be.
+ * Zeroed = nobody listens. Called on the thread of the call that logs; never per
+ * token, and never with anything that a status does not say. */
+typedef enum dend_log_level { DEND_LOG_INFO = 0, DEND_LOG_WARNING } dend_log_level;
+typedef struct dend_log {
+    void (*write)(void *user, dend_log_level level, const char *text);
+    void *user;
+} dend_log;
 
 /* Reads n bytes at `offset` into dst; true on success. Used for models that
  * lie neither in a file nor in memory. */
@@ -100,13 +128,34 @@ typedef struct dend_jobs {
 
 typedef struct dend_model dend_model;
 
+/* Types of weights that a load can make. */
+typedef enum dend_weight_type {
+    DEND_WEIGHT_DEFAULT = 0, /* as the file has them */
+    DEND_WEIGHT_Q8_0,
+    DEND_WEIGHT_Q4_0
+} dend_weight_type;
+
 /* Where a model comes from: exactly one of path, data, reader.read. */
 typedef struct dend_model_desc {
     uint32_t canary_begin_; /* leave zero */
-    const char *path;       /* GGUF file */
-    const void *data;       /* GGUF bytes; must outlive the call, and with keep_file_layout the model */
+    /* A GGUF file; or a folder with config.json, tokenizer.json, and either
+     * model.safetensors or model.safetensors.index.json and the files that it
+     * names; or a *.safetensors file that has its config.json beside it. */
+    const char *path;
+    const void *data; /* bytes of a file; must outlive the call, and with keep_file_layout the model */
     size_t data_size;
     dend_reader reader;
+    /* With data or reader: the text of config.json, which says that the bytes are
+     * those of a single safetensors file and not of a GGUF file; and the text of
+     * tokenizer.json, if a tokenizer is wanted. Both must outlive the call. */
+    const char *config_json;
+    size_t config_json_size;
+    const char *tokenizer_json;
+    size_t tokenizer_json_size;
+    /* Matrices that are F32, F16 or BF16 (embedding and head too) become Q8_0 or
+     * Q4_0, with the bits that the gguf package gives. UNSUPPORTED when one is
+     * quantised already or its rows are no multiple of 32; norms and biases stay. */
+    dend_weight_type quantise;
     bool no_mmap;    /* read the file instead of mapping it (a mapped file that shrinks raises SIGBUS) */
     bool vocab_only; /* load the tokenizer, no weights */
     /* For machines with little memory: matrices stay as the file has them, and
@@ -114,9 +163,11 @@ typedef struct dend_model_desc {
      * several times as long; the rows of a batch share the work. A file that is
      * mapped stays mapped while the model lives (see no_mmap), as pages that the
      * system may drop and read again; `data` is used in place; with no_mmap or a
-     * reader the model holds one plain copy. */
+     * reader the model holds one plain copy. Matrices that loading changes
+     * (quantise; Q and K of Llama's folders) are copies of the model's own. */
     bool keep_file_layout;
     dend_allocator allocator;
+    dend_log log;
     uint32_t canary_end_; /* leave zero */
 } dend_model_desc;
 
@@ -145,7 +196,10 @@ typedef struct dend_model_info {
 } dend_model_info;
 
 /* Loads and validates a model. A model that exists is valid.
- * Params: err may be NULL.  Returns: OK; ARGUMENT, IO, FORMAT, UNSUPPORTED, MEMORY.
+ * Params: err may be NULL.
+ * Returns: OK; ARGUMENT (the description contradicts itself); IO (a file is not
+ *   there, or cannot be read); FORMAT (damaged, or contradicts itself);
+ *   UNSUPPORTED (valid, and of a kind that is not run: err->msg names it); MEMORY.
  * Owns: *out, free with dend_model_free.  Cost: reads the file once, with
  * keep_file_layout a mapped one hardly at all. */
 DEND_API dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err);
@@ -160,14 +214,15 @@ DEND_API void dend_model_get_info(const dend_model *model, dend_model_info *out)
 
 enum {
     DEND_TOKENIZE_SPECIAL = 1, /* texts of special tokens in the input become those tokens */
-    DEND_TOKENIZE_ADD_BOS = 2  /* begin with bos where the model wants that */
+    DEND_TOKENIZE_ADD_BOS = 2, /* begin with bos where the model wants that */
+    DEND_TOKENIZE_ADD_EOS = 4  /* end with eos where the model wants that (few do) */
 };
 
 /* Splits text (any bytes; need not be valid UTF-8 nor end in 0) into tokens.
  * Params: n_bytes (size_t)-1 = strlen(text); out may be NULL when cap is 0; *n_out is always the number needed.
  * Returns: OK; BUFFER when cap is too small (out then holds nothing of use);
  *          MEMORY; UNSUPPORTED when the model carries no tokenizer.
- * Cost: O(n log n) for words of length n. Words over 256 bytes take scratch from
+ * Cost: O(n log n) for words of length n. Words over 256 bytes take scratch (40 bytes a byte) from
  * the model's allocator for the time of the call.  Threads: any number at once. */
 DEND_API dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,
                                    int32_t *out, size_t cap, size_t *n_out);
@@ -177,14 +232,86 @@ DEND_API dend_status dend_tokenize(const dend_model *model, const char *text, si
 DEND_API const char *dend_token_bytes(const dend_model *model, int32_t token, size_t *n_bytes);
 /* As dend_token_bytes, but with the text of control tokens ("<|im_end|>"). */
 DEND_API const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes);
+/* The text of tokens[n]: what dend_tokenize made tokens of. Bytes of control
+ * tokens are left out, or with DEND_TOKENIZE_SPECIAL are their texts. Unlike the
+ * bytes of the tokens one after the other it lacks the space that models with
+ * SentencePiece vocabularies put in front of the text and behind special
+ * tokens. What has no token, and a U+2581 with such a vocabulary, does not come back.
+ * Params: out may be NULL when cap is 0; *n_out is always the number of bytes needed; no 0 is added.
+ * Returns: OK; BUFFER (out then holds the first cap bytes); TOKEN; UNSUPPORTED
+ *          when the model carries no tokenizer; ARGUMENT.  Cost: O(bytes). */
+DEND_API dend_status dend_detokenize(const dend_model *model, const int32_t *tokens, size_t n, uint32_t flags,
+                                     char *out, size_t cap, size_t *n_out);
 /* True for tokens after which generation stops (eos, eot and their kin). */
 DEND_API bool dend_token_is_end(const dend_model *model, int32_t token);
+
+/* --------------------------------------------------------------------------
+ * Chat
+ *
+ * Chat models were trained on conversations in one certain form. These families
+ * of forms are known:
+ *
+ *     "chatml" "qwen" "qwen3" "llama2" "llama3" "llama3.1" "gemma"
+ *     "mistral" (7B v0.1, v0.2) "mistral-v1" "mistral-v3" "mistral-tekken" "zephyr"
+ *
+ * A model's own is recognised from the template in its file, which is never
+ * executed; it may differ from the family of that name in details that the
+ * template says. Everywhere below, family NULL or "" means the model's own.
+ * ------------------------------------------------------------------------ */
+
+typedef enum dend_role {
+    DEND_ROLE_SYSTEM = 0,
+    DEND_ROLE_USER,
+    DEND_ROLE_ASSISTANT,
+    DEND_ROLE_TOOL /* what a tool answered */
+} dend_role;
+
+typedef struct dend_chat_message {
+    dend_role role;
+    const char *text; /* any bytes; NULL when n_bytes is 0 */
+    size_t n_bytes;   /* (size_t)-1 = strlen(text) */
+} dend_chat_message;
+
+enum {
+    DEND_CHAT_GENERATE = 1,   /* end where the assistant's reply begins */
+    DEND_CHAT_FOLLOWS = 2,    /* the messages go on with a conversation: no bos, no default system message */
+    DEND_CHAT_AFTER_REPLY = 4 /* so, and its last reply, which was generated, is ended first */
+};
+
+/* Name of the family that the model's template was recognised as; NULL when it was not, or has none. */
+DEND_API const char *dend_chat_family(const dend_model *model);
+/* The text of a conversation, byte for byte that of the template (but for dates, which are fixed).
+ * Params: messages [n]; flags DEND_CHAT_*; out may be NULL when cap is 0; *n_out is always the number
+ *         of bytes needed; no 0 is added.
+ * Returns: OK; BUFFER (out then holds the first cap bytes);
+ *   UNSUPPORTED: the model's template was not recognised, or the model has no tokenizer, or the family has
+ *     no such role, or no system message there, or ends turns with an eos that the model lacks;
+ *   ARGUMENT: no such family; roles that do not alternate where the family wants that; a system message
+ *     without the user message that it becomes a part of; MEMORY: the sizes overflow.
+ * Cost: O(bytes). To make tokens of it use dend_chat_tokenize, or texts of messages may become control tokens. */
+DEND_API dend_status dend_chat_format(const dend_model *model, const char *family,
+                                      const dend_chat_message *messages, size_t n, uint32_t flags, char *out,
+                                      size_t cap, size_t *n_out);
+/* The tokens of that text. Control tokens come of the template's own pieces only: whatever a message says,
+ * it cannot end its turn. Without DEND_CHAT_FOLLOWS and AFTER_REPLY they begin with bos if the model wants
+ * that, whether or not the template does.
+ * Returns: as dend_chat_format; MEMORY when there is no memory for the text, which the model's allocator
+ *          gives for the time of the call.  Threads: any number at once. */
+DEND_API dend_status dend_chat_tokenize(const dend_model *model, const char *family,
+                                        const dend_chat_message *messages, size_t n, uint32_t flags,
+                                        int32_t *out, size_t cap, size_t *n_out);
 
 /* --------------------------------------------------------------------------
  * Engine
  * ------------------------------------------------------------------------ */
 
 typedef struct dend_engine dend_engine;
+
+/* A sequence by value: slot and generation. Zero is never valid. */
+typedef struct dend_seq {
+    uint32_t slot;
+    uint32_t generation;
+} dend_seq;
 
 typedef enum dend_kv_type {
     DEND_KV_DEFAULT = 0, /* f16 */
@@ -202,6 +329,20 @@ typedef enum dend_isa {
     DEND_ISA_NEON      /* AArch64 with dot products */
 } dend_isa;
 
+/* What an append does that would make a sequence longer than n_ctx. */
+typedef enum dend_context_policy {
+    DEND_CONTEXT_DEFAULT = 0, /* STATUS */
+    DEND_CONTEXT_STATUS,      /* DEND_ERR_CONTEXT_FULL; nothing has changed */
+    /* The first n_sink tokens stay, and of the others the later half (fewer, when
+     * what is appended needs the room). What stays gets new positions, so that all
+     * of it but the sinks is computed again by the next step: a prompt of n_ctx / 2
+     * tokens, once in n_ctx / 2 tokens. The sequence gets a new random stream, a
+     * function of the old one, and mirostat's control begins anew. (Sinks: Xiao et al., arXiv 2309.17453; here without
+     * its cache, hence exact: the logits are those of the shorter text.) */
+    DEND_CONTEXT_SLIDE,
+    DEND_CONTEXT_CALLBACK /* on_context_full makes room */
+} dend_context_policy;
+
 typedef struct dend_engine_desc {
     uint32_t canary_begin_; /* leave zero */
     const dend_model *model;
@@ -210,17 +351,25 @@ typedef struct dend_engine_desc {
     uint32_t n_blocks; /* KV blocks; 0 = room for 2 * n_ctx tokens and one block more a sequence */
     uint32_t
         n_window_blocks; /* the same for layers with a sliding window, where the model has such; see below */
-    uint32_t block_tokens;   /* P, a multiple of 16; 0 = 16 */
-    dend_kv_type kv_type;    /* how K and V are stored */
-    uint32_t n_batch;        /* rows of one forward pass at most; 0 = 256 */
-    uint32_t n_logits;       /* sequences that can hold logits at once; 0 = min(n_seqs, 64) */
-    uint32_t n_tree_rows;    /* rows of all token trees of one call at most; 0 = 64 */
-    uint32_t n_threads;      /* 0 = one a physical core that the process may use, within its cgroup's quota */
-    dend_isa isa;            /* UNSUPPORTED where this processor lacks it */
-    uint64_t seed;           /* root of all random streams */
+    uint32_t block_tokens; /* P, a multiple of 16; 0 = 16 */
+    dend_kv_type kv_type;  /* how K and V are stored */
+    uint32_t n_batch;      /* rows of one forward pass at most; 0 = 256 */
+    uint32_t n_logits;     /* sequences that can hold logits at once; 0 = min(n_seqs, 64) */
+    uint32_t n_tree_rows;  /* rows of all token trees of one call at most; 0 = 64 */
+    uint32_t n_threads;    /* 0 = one a physical core that the process may use, within its cgroup's quota */
+    dend_isa isa;          /* UNSUPPORTED where this processor lacks it */
+    uint64_t seed;         /* root of all random streams */
+    dend_context_policy context_policy;
+    uint32_t n_sink; /* of SLIDE; 0 = 4; below n_ctx / 2 */
+    /* Of CALLBACK: called by dend_seq_append and what appends with it, with the
+     * number of tokens that do not fit; it may do anything with this and other
+     * sequences, but step. True = try again, once. */
+    bool (*on_context_full)(void *user, dend_engine *engine, dend_seq seq, size_t n_tokens);
+    void *context_user;
     uint32_t release_budget; /* leaves (512 tokens) released by one drop or step; 0 = 64 */
     dend_jobs jobs;          /* the caller's job system instead of own threads */
     dend_allocator allocator;
+    dend_log log;
     uint32_t canary_end_; /* leave zero */
 } dend_engine_desc;
 /* n_window_blocks: 0 or n_blocks keeps K and V of the whole text in every layer, so that sliding layers are never why
@@ -231,8 +380,10 @@ typedef struct dend_engine_desc {
 
 /* Bytes that an engine of this description will hold. */
 typedef struct dend_plan_info {
-    uint64_t weight_bytes;  /* of the model, which engines share */
-    uint64_t kv_bytes;      /* block pool */
+    uint64_t weight_bytes; /* of the model, which engines share */
+    uint64_t
+        model_bytes;   /* the same with its vocabulary: all that it keeps of what it asks its allocator for */
+    uint64_t kv_bytes; /* block pool */
     uint64_t table_bytes;   /* block tables, records, handles */
     uint64_t scratch_bytes; /* activations, logits, threads; panels of a model that keeps the file's layout */
     uint64_t total_bytes;   /* all but the weights: exactly what create asks the allocator for */
@@ -248,6 +399,13 @@ DEND_API dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *err
  * description need not be resolved.  Returns: as dend_engine_resolve; MEMORY
  * when the sizes overflow. */
 DEND_API dend_status dend_plan(const dend_engine_desc *desc, dend_plan_info *out, dend_error *err);
+/* The same before the model is loaded: reads its description and vocabulary, and
+ * no weights. Loading asks for some memory more for a time, for the file's
+ * description; dend_model_load with a fixed allocator shows how much (n_peak).
+ * Params: engine NULL = defaults; its model must be NULL.
+ * Returns: as dend_model_load and dend_plan; ARGUMENT with vocab_only. */
+DEND_API dend_status dend_plan_file(const dend_model_desc *model, const dend_engine_desc *engine,
+                                    dend_plan_info *out, dend_error *err);
 /* Makes an engine in one allocation of dend_plan_info.total_bytes; running it
  * allocates nothing more.  Returns: OK; ARGUMENT, UNSUPPORTED, MEMORY, THREADS.
  * Owns: *out, free with dend_engine_free. The model must outlive the engine. */
@@ -281,12 +439,6 @@ DEND_API size_t dend_engine_report(const dend_engine *engine, char *out, size_t 
  * Sequences
  * ------------------------------------------------------------------------ */
 
-/* A sequence by value: slot and generation. Zero is never valid. */
-typedef struct dend_seq {
-    uint32_t slot;
-    uint32_t generation;
-} dend_seq;
-
 enum { DEND_FORK_SAME_STREAM = 1 }; /* the child repeats the parent's random choices */
 
 typedef struct dend_seq_info {
@@ -305,7 +457,8 @@ DEND_API dend_status dend_seq_create(dend_engine *engine, dend_seq *out);
  * included. Returns: OK, STALE, NO_SEQUENCES.
  * Cost: O(1), whatever the length, depth and layer count; allocates nothing. */
 DEND_API dend_status dend_seq_fork(dend_engine *engine, dend_seq parent, uint32_t flags, dend_seq *child);
-/* Adds tokens. Their slots are reserved now; dend_step computes them.
+/* Adds tokens. Their slots are reserved now; dend_step computes them. When the
+ * context is full, dend_engine_desc.context_policy says what happens.
  * Returns: OK, STALE, TOKEN, CONTEXT_FULL, NO_BLOCKS. n may be 0.
  * Cost: O(n); the first append after a fork copies at most P-1 slots and the
  * table nodes on one path. */
@@ -318,6 +471,19 @@ DEND_API dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const in
  * text alone has more tokens than n_ctx. */
 DEND_API dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, const char *text, size_t n_bytes,
                                           uint32_t flags);
+/* Appends messages in the form of a chat family (dend_chat_tokenize), so that a conversation's KV is kept
+ * from turn to turn:
+ *
+ *     dend_seq_append_chat(engine, seq, NULL, first, 2, DEND_CHAT_GENERATE);       system and user
+ *     while (dend_next(engine, seq, &params, &token) == DEND_OK) ...               the reply
+ *     dend_seq_append_chat(engine, seq, NULL, &next, 1, DEND_CHAT_GENERATE | DEND_CHAT_AFTER_REPLY);
+ *
+ * DEND_CHAT_FOLLOWS is implied when the sequence is not empty. A reply is to end as dend_next leaves it:
+ * without its end token.
+ * Returns: those of dend_chat_tokenize and dend_seq_append; CONTEXT_FULL when the text alone has more
+ *          tokens than n_ctx. */
+DEND_API dend_status dend_seq_append_chat(dend_engine *engine, dend_seq seq, const char *family,
+                                          const dend_chat_message *messages, size_t n, uint32_t flags);
 /* Cuts to len_tokens. Logits are gone unless the length is unchanged.
  * Returns: OK, STALE, ARGUMENT (longer than it is), UNSUPPORTED (below
  * rewind_min), NO_BLOCKS (no node for the table's copied path). */
@@ -350,12 +516,23 @@ DEND_API void *dend_seq_user(const dend_engine *engine, dend_seq seq);
  * ------------------------------------------------------------------------ */
 
 /* Processes waiting tokens of all sequences, batch by batch, until none is
- * left or budget_us microseconds have passed (0 = no limit; checked between
- * batches). The last token of each sequence leaves its logits.
+ * left or budget_us microseconds have passed (0 = no limit). The last token of
+ * each sequence leaves its logits.
+ *   A batch that is not through when the time is up stays under way, and the next
+ * step goes on with it. Between two steps everything may be called: what a
+ * sequence loses (rewind, drop) is not computed to its end, blocks that the
+ * batch still needs come free when it ends, forks share what is under way, and
+ * results have the same bits as without interruption. dend_tree_eval ends the
+ * batch first.
  * Returns: OK when nothing waits, PENDING when the budget ran out, NO_LOGITS
  * when all that still waits lacks a logits row, every row being held by other
- * sequences. What was computed until then stays computed. */
+ * sequences; CANCELLED. What was computed until then stays computed.
+ * Cost: late by a task of some 100 us for each thread at most, beside the system's own delays. */
 DEND_API dend_status dend_step(dend_engine *engine, uint64_t budget_us);
+/* Interrupts the step that runs, or else the next one: dend_step, dend_next,
+ * dend_tree_eval, dend_scheduler_step or dend_search_step returns CANCELLED, once.
+ * Nothing is lost: the next step goes on. From any thread, while the engine lives. */
+DEND_API void dend_cancel(dend_engine *engine);
 /* Next-token logits [V] of a sequence; valid until it, or its last sharer,
  * changes. Returns: OK, STALE, WAITING, NO_LOGITS. */
 DEND_API dend_status dend_seq_logits(const dend_engine *engine, dend_seq seq, const float **out);
@@ -364,31 +541,162 @@ DEND_API dend_status dend_seq_release_logits(dend_engine *engine, dend_seq seq);
 /* Asks for logits again: the next step recomputes the last token's row. */
 DEND_API dend_status dend_seq_want_logits(dend_engine *engine, dend_seq seq);
 
-/* How to choose a token. Zeroed = greedy. The filters act on the model's
- * distribution at temperature 1, in the order top_k, top_p, min_p; the
- * temperature then shapes what survives. Ties go to the lower token id. */
+/* Strings that text must not contain, or ends at, compiled for one model. Immutable: engines and threads may
+ * share it. */
+typedef struct dend_text_rules dend_text_rules;
+
+/* Strings are bytes up to a 0, of 1 to 4,096 bytes, and 1 MiB in all; they are copied. */
+typedef struct dend_text_rules_desc {
+    uint32_t canary_begin_;  /* leave zero */
+    const dend_model *model; /* must outlive the rules */
+    const char *const *banned;
+    uint32_t n_banned; /* never come to stand in the text: see dend_sample_params.rules */
+    const char *const *stops;
+    uint32_t n_stops; /* end the text: dend_stop_feed, dend_request */
+    const char *const *breakers;
+    uint32_t n_breakers;      /* DRY does not look for repetitions across them */
+    dend_allocator allocator; /* zeroed = malloc/free */
+    uint32_t canary_end_;     /* leave zero */
+} dend_text_rules_desc;
+
+/* Compiles rules.  Returns: OK; ARGUMENT (an empty or missing string, or a limit); UNSUPPORTED when the model has
+ * no tokenizer; MEMORY.  Owns: *out, free with dend_text_rules_free.
+ * Cost: one allocation: some 30 bytes for each byte of the strings, and 4 for each token that a banned string may
+ * end in; time O(bytes of the vocabulary), and with banned strings a sort of those tokens. */
+DEND_API dend_status dend_text_rules_create(const dend_text_rules_desc *desc, dend_text_rules **out,
+                                            dend_error *err);
+/* Nothing may use the rules any more. NULL is fine. */
+DEND_API void dend_text_rules_free(dend_text_rules *rules);
+
+enum { DEND_STOP_UTF8 = 1 }; /* release whole UTF-8 characters only */
+
+/* Where a text stands with regard to the stop strings. A value: zeroed at the beginning of the text, copied with
+ * it when it forks. */
+typedef struct dend_stop_state {
+    uint64_t n_bytes;   /* of the text so far */
+    uint64_t n_release; /* of them may be shown: no stop string can begin before; does not decrease */
+    uint32_t node_;
+    uint8_t char_left_, char_have_;
+    bool stopped;
+} dend_stop_state;
+
+/* Adds n bytes to a text. The first stop string to be complete ends it; of several that end at the same byte, the
+ * longest. It may lie across any number of calls.
+ * Params: flags DEND_STOP_UTF8 or 0, the same in all calls. Bytes that are not UTF-8 are released singly.
+ * Returns: OK; END when a stop string is complete, now or before: n_release is then the length of the text before
+ * it, and further bytes are ignored; ARGUMENT. When the text ends in another way, all its n_bytes count.
+ * Cost: O(n), whatever the number of strings. */
+DEND_API dend_status dend_stop_feed(const dend_text_rules *rules, dend_stop_state *state, const char *bytes,
+                                    size_t n, uint32_t flags);
+
+/* Stages of choosing a token; docs/sampling.md has the formulas. Values do not change between versions. */
+typedef enum dend_sample_stage {
+    DEND_SAMPLE_END = 0,
+    DEND_SAMPLE_BIAS,
+    DEND_SAMPLE_PENALTIES,
+    DEND_SAMPLE_DRY,
+    DEND_SAMPLE_TOP_N_SIGMA,
+    DEND_SAMPLE_TOP_K,
+    DEND_SAMPLE_TYPICAL,
+    DEND_SAMPLE_TOP_P,
+    DEND_SAMPLE_MIN_P,
+    DEND_SAMPLE_XTC,
+    DEND_SAMPLE_MIROSTAT,
+    DEND_SAMPLE_TEMPERATURE
+} dend_sample_stage;
+
+#define DEND_BAN (-1e30f) /* a bias of this or less bans the token */
+
+typedef struct dend_logit_bias {
+    int32_t token;
+    float bias; /* added to the logit; minus infinity also bans */
+} dend_logit_bias;
+
+/* How to choose a token. Zeroed = greedy. Bans come first of all; then the stages in their order; the stages that
+ * remove tokens act on the distribution at temperature 1, each on what the ones before have left; the temperature
+ * then shapes what survives (unless `order` has it earlier). Ties go to the lower token id. At temperature 0 only
+ * bans, bias, penalties and DRY count, and the best token is taken. */
 typedef struct dend_sample_params {
     float temperature; /* 0 = greedy */
     uint32_t top_k;    /* 0 = off */
     float top_p;       /* 0 or >= 1 = off */
     float min_p;       /* 0 = off: else drop tokens below min_p * the best */
     uint64_t salt;     /* a new salt draws anew at the same position */
+
+    float typical_p;   /* locally typical sampling (Meister et al., TACL 2023); 0 or >= 1 = off */
+    float top_n_sigma; /* keep logits within so many standard deviations of the best (Tang et al., arXiv
+                              2411.07641); 0 = off */
+    float
+        xtc_probability; /* exclude top choices (p-e-w, text-generation-webui #6335): how often; 0 = off, at most 1 */
+    float
+        xtc_threshold; /* all tokens of this probability or more but the least of them go; 0 = 0.1, at most 1 */
+    float mirostat_tau; /* Mirostat v2 (Basu et al., ICLR 2021): surprise aimed at, bits; 0 = off */
+    float mirostat_eta; /* its learning rate; 0 = 0.1 */
+
+    /* On the tokens among the last penalty_last_n, prompt included. */
+    float repeat_penalty;    /* divides a positive logit, multiplies another (CTRL: Keskar et al., arXiv
+                                1909.05858, section 4.1); 0 or 1 = off */
+    float frequency_penalty; /* subtracted for each time (OpenAI's API); may be negative; 0 = off */
+    float presence_penalty;  /* subtracted once (OpenAI's API); may be negative; 0 = off */
+    uint32_t penalty_last_n; /* 0 = 64, UINT32_MAX = all */
+
+    /* DRY (p-e-w, text-generation-webui #5677): a token that would lengthen a repetition of L tokens, at least
+     * dry_allowed_length, to L + 1 loses dry_multiplier * dry_base^(L - dry_allowed_length). */
+    float dry_multiplier;        /* 0 = off */
+    float dry_base;              /* 0 = 1.75, at least 1 */
+    uint32_t dry_allowed_length; /* 0 = 2 */
+    uint32_t dry_last_n;         /* tokens that it looks at; 0 = all */
+
+    const dend_logit_bias *bias; /* [n_bias]; of equal tokens the biases add up */
+    uint32_t n_bias;
+    /* Of the engine's model, or NULL. With banned strings, a token is banned that would complete one in the bytes
+     * of the sequence (control tokens have none), wherever the string began. Only the completing token is: the
+     * beginning of a banned string may stand. Breakers serve DRY. */
+    const dend_text_rules *rules;
+    /* dend_sample_stage, 0 behind the last; all 0 = in the order of the enum. Each stage once; those that are on
+     * must be there. */
+    uint8_t order[16];
 } dend_sample_params;
 
 typedef struct dend_sampled {
     int32_t token;
-    float logprob; /* under the model's own distribution: temperature 1, no filter */
+    float logprob; /* under the model's own distribution: temperature 1, no filter, no penalty */
 } dend_sampled;
 
 /* Chooses a token by keyed Gumbel sampling: argmax of logit / temperature +
- * gumbel(stream, position, token), an exact draw that depends on nothing else.
- * Does not append it.  Returns: OK, STALE, WAITING, NO_LOGITS, ARGUMENT. */
+ * gumbel(stream, position, token), an exact draw that depends on nothing else
+ * but what the filters look at: the sequence's tokens and, for mirostat, its
+ * control: bits of surprise of the tokens that were drawn with mirostat and then
+ * appended, to this sequence or to what it was forked from. It is the sequence's: it goes along
+ * with forks, rewinds, saving and loading (a loaded sequence that is rewound by more than
+ * 15 such tokens begins anew). tau and eta may change at any time.
+ * Does not append the token.  Returns: OK, STALE, WAITING, NO_LOGITS; ARGUMENT (a parameter that is no finite
+ * number or out of range, a bad order, rules of another model); TOKEN (a bias of a token that there is not);
+ * NO_TOKENS: all are banned; UNSUPPORTED (DEND_NO_SAMPLERS). */
 DEND_API dend_status dend_sample(dend_engine *engine, dend_seq seq, const dend_sample_params *params,
                                  dend_sampled *out);
-/* The same on the caller's own logits [n]; scratch holds n uint32_t. */
+/* The same on the caller's own logits [n], for parameters up to salt (others: ARGUMENT); scratch holds n
+ * uint32_t. */
 DEND_API dend_status dend_sample_logits(const float *logits, uint32_t n, const dend_sample_params *params,
                                         uint64_t stream, uint64_t position, uint32_t *scratch,
                                         dend_sampled *out);
+
+/* What the filters look at beside logits. Zeroed = nothing. */
+typedef struct dend_sample_past {
+    const int32_t *tokens; /* [n_tokens] of the sequence, the newest last; what lies before no filter sees */
+    uint32_t n_tokens;
+    uint32_t n_surprises; /* mirostat: tokens drawn with it so far */
+    double surprise;      /* and the sum of -logprob / ln 2 of them */
+} dend_sample_past;
+
+/* Bytes that dend_sample_after needs for n logits and n_tokens of the past. */
+DEND_API size_t dend_sample_scratch(uint32_t n, uint32_t n_tokens);
+/* dend_sample_logits with all parameters.  Params: past NULL = nothing; scratch holds
+ * dend_sample_scratch(n, past->n_tokens) bytes, as malloc gives them.  Returns: OK, ARGUMENT, TOKEN, NO_TOKENS, UNSUPPORTED, as
+ * dend_sample.  Cost: O(n) for each stage that is on, typical and top_p O(n log n) at worst; O(n_tokens). */
+DEND_API dend_status dend_sample_after(const float *logits, uint32_t n, const dend_sample_params *params,
+                                       uint64_t stream, uint64_t position, const dend_sample_past *past,
+                                       void *scratch, dend_sampled *out);
 /* dend_step, dend_sample, dend_seq_append: the next token of one sequence.
  * params NULL = greedy.  Returns: OK; END for an end token, which is reported
  * and not appended; errors of the three calls, after which what the step
@@ -415,6 +723,12 @@ typedef struct dend_tree {
 DEND_API dend_status dend_tree_eval(dend_engine *engine, const dend_tree *trees, uint32_t n_trees);
 /* Logits [V] after row `row` of tree `tree` of the last dend_tree_eval; NULL when there is none. */
 DEND_API const float *dend_tree_logits(const dend_engine *engine, uint32_t tree, uint32_t row);
+/* Chooses the token behind row `row` of tree `tree` of the last dend_tree_eval: what dend_sample would choose if
+ * the path to it had been appended, its tokens drawn with the same parameters. For mirostat's control a token of
+ * the path counts if dend_sample, or this call, has drawn it behind its parent.
+ * Returns: as dend_sample; ARGUMENT also when there is no such row, or its sequence has changed. */
+DEND_API dend_status dend_tree_sample(dend_engine *engine, uint32_t tree, uint32_t row,
+                                      const dend_sample_params *params, dend_sampled *out);
 /* Appends the path from the root to `row`, its KV and logits, to the tree's
  * sequence: the same state as appending and stepping those tokens. Once a
  * tree, and only while its sequence is as it was.
@@ -454,7 +768,8 @@ typedef struct dend_request_id {
 /* What is asked for. Zeroed but for seq: greedy, until the model ends it. */
 typedef struct dend_request {
     dend_seq seq;              /* holds the prompt, at least one token */
-    dend_sample_params params; /* read when submitted */
+    dend_sample_params params; /* copied when submitted; what it points to must live until the request ends.
+                                  Stop strings of its rules end the request. */
     uint32_t max_tokens;       /* 0 = until the end, or until the context is full */
     int32_t priority;          /* -100 to 100, higher first */
     uint32_t user;             /* account, below n_users */
@@ -475,12 +790,16 @@ typedef enum dend_request_state {
 typedef struct dend_request_info {
     dend_request_state state;
     /* PENDING until done. Then OK: max_tokens, or on_token said so; END: the
-     * model ended it; CONTEXT_FULL; QUOTA; CANCELLED; DEADLINE; STALE: its
+     * model ended it, or a stop string did; CONTEXT_FULL; NO_TOKENS; QUOTA; CANCELLED; DEADLINE; STALE: its
      * sequence was dropped; NO_BLOCKS; NO_LOGITS: its sequence was emptied. */
     dend_status status;
     dend_seq seq;
-    uint32_t n_prompt;       /* tokens when submitted */
-    uint32_t n_generated;    /* tokens since */
+    uint32_t n_prompt;    /* tokens when submitted */
+    uint32_t n_generated; /* tokens since, those of a stop string included */
+    /* Bytes of the generated tokens that are text: what precedes a stop string, and until the request is done, what
+     * no stop string can take back, in whole UTF-8 characters if there are rules. In on_token the token counts. */
+    uint64_t n_text;
+    bool stopped;            /* a stop string ended it */
     uint64_t queue_us;       /* from submission to the first batch that served it, or until now */
     uint64_t first_token_us; /* from submission to the first token; 0 = none yet */
     uint64_t total_us;       /* from submission to the end, or until now */
@@ -525,12 +844,12 @@ DEND_API dend_status dend_scheduler_set_quota(dend_scheduler *scheduler, uint32_
 DEND_API uint64_t dend_scheduler_quota(const dend_scheduler *scheduler, uint32_t user);
 
 /* Runs batches for all requests until none is live or budget_us microseconds
- * have passed (0 = no limit). Each call runs one batch at least, of one row at
- * least; later ones only if they are expected to end in time. Sequences without
- * a request are left alone, except that those which share waiting tokens with a
+ * have passed (0 = no limit). A batch that is not through then stays under way,
+ * and the next call goes on with it, as dend_step does. Sequences without a
+ * request are left alone, except that those which share waiting tokens with a
  * request's find them computed.
- * Returns: OK when no request is live; PENDING; NO_LOGITS when every logits row
- * is held by sequences without a request: release one and call again.
+ * Returns: OK when no request is live; PENDING; CANCELLED; NO_LOGITS when every
+ * logits row is held by sequences without a request: release one and call again.
  * A request that finds no KV block waits while others go on. When all wait, the
  * last in order ends with DEND_ERR_NO_BLOCKS and the call returns, so that the
  * caller can drop sequences.

@@ -2,7 +2,7 @@
  * >>07.01 MODEL: a file becomes weights
  * ==========================================================================
  * Loading reads the file's metadata (02.02), the hyper-parameters and the list
- * of tensors that the family needs (02.04), the tokenizer (02.03), and then
+ * of tensors that the family needs (02.04), the tokenizer (02.14), and then
  * packs every matrix into panels (03.01), the layout that the kernels stream.
  * After that the file is closed: a model holds its own memory, one block.
  *
@@ -35,12 +35,15 @@ struct dend_model {
     dendp_config config;
     bool has_weights, has_tokenizer;
     dendp_tokenizer tokenizer;
+    dendp_chat chat;
     char name[128], architecture[32];
     uint64_t n_params;
     void *memory; /* layers, vectors, panels */
     uint64_t memory_bytes;
-    bool file_layout;        /* matrices are the file's rows, in `file` or in `memory` */
-    dendp_file file;         /* with file_layout: what the rows lie in, unless it is only a reader */
+    bool file_layout;   /* matrices are the file's rows, in `file` or in `memory` */
+    dendp_file file;    /* with file_layout: what the rows lie in, unless it is only a reader */
+    dendp_file *shards; /* [n_shards] more of that, of models in several files */
+    uint32_t n_shards;
     uint64_t panel_bytes;    /* of the largest panel of any matrix */
     dendp_layer *layers;     /* [L] */
     const float *out_norm;   /* [D] */
@@ -216,7 +219,8 @@ static void dendp_pack_task(void *ctx, uint32_t index) {
 }
 
 /* Packs every matrix. Callback sources are read by one thread, in file order. */
-static dend_status dendp_model_pack(dend_model *m, const dendp_gguf *g, dend_error *err) {
+static dend_status dendp_model_pack(dend_model *m, const dendp_gguf *g, const dend_log *log,
+                                    dend_error *err) {
     const dend_jobs no_jobs = {NULL, NULL, 0};
     dendp_pool *pool = (dendp_pool *)dendp_alloc(&m->allocator, sizeof *pool);
     uint32_t role, layer;
@@ -224,8 +228,12 @@ static dend_status dendp_model_pack(dend_model *m, const dendp_gguf *g, dend_err
     if (!pool) {
         return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for threads", 0);
     }
-    status = dendp_pool_open(pool, g->file.data ? dendp_cpu_count() : 1, &no_jobs, NULL);
+    status = dendp_pool_open(pool, dendp_gguf_in_memory(g) ? dendp_cpu_count() : 1, &no_jobs, NULL);
     if (status != DEND_OK) { /* slower, not worse */
+        dendp_log_line line;
+        if (dendp_log_begin(&line, log, "threads cannot be started: one packs the weights")) {
+            dendp_log_end(&line, log, DEND_LOG_WARNING);
+        }
         status = dendp_pool_open(pool, 1, &no_jobs, err);
     }
     for (role = 0; role < DENDP_N_TENSOR_ROLES && status == DEND_OK; role++) {
@@ -256,6 +264,7 @@ DEND_IMPL void dend_model_free(dend_model *model) {
         dendp_tokenizer_free(&model->tokenizer);
         dendp_free(&allocator, model->memory, model->memory_bytes);
         dendp_file_close(&model->file);
+        dendp_gguf_close_shards(model->shards, model->n_shards, &allocator);
         dendp_free(&allocator, model, sizeof *model);
     }
 }
@@ -272,10 +281,18 @@ static void dendp_model_text(const dendp_gguf *g, const char *key, char *dst, si
     }
 }
 
-/* Weights: measures, allocates, places, packs. */
-static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, dend_error *err) {
+/* The form of conversations, if the file's template is one that we know. */
+static void dendp_model_load_chat(dend_model *m, const dendp_gguf *g) {
+    const char *s;
+    uint64_t len;
+    if (dendp_gguf_str(g, "tokenizer.chat_template", &s, &len) == DENDP_FOUND) {
+        dendp_chat_recognise(&m->chat, s, (size_t)len);
+    }
+}
+
+/* Reads the configuration, and measures what the weights will take. */
+static dend_status dendp_model_measure(dend_model *m, const dendp_gguf *g, dend_error *err) {
     dendp_carver c;
-    uint32_t i;
     dend_status status = dendp_config_load(&m->config, g, err);
     if (status != DEND_OK) {
         return status;
@@ -286,11 +303,20 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
     }
     memset(&c, 0, sizeof c);
     status = dendp_model_place(m, g, &c, err);
+    m->memory_bytes = c.used;
+    return status;
+}
+
+/* Weights: measures, allocates, places, packs. */
+static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, const dend_log *log,
+                                            dend_error *err) {
+    dendp_carver c;
+    uint32_t i;
+    dend_status status = dendp_model_measure(m, g, err);
     if (status != DEND_OK) {
         return status;
     }
-    m->memory_bytes = c.used;
-    m->memory = dendp_alloc(&m->allocator, c.used);
+    m->memory = dendp_alloc(&m->allocator, m->memory_bytes);
     if (!m->memory) {
         return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the weights", 0);
     }
@@ -303,7 +329,7 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
         }
     }
     if (status == DEND_OK && !m->file_layout) {
-        status = dendp_model_pack(m, g, err);
+        status = dendp_model_pack(m, g, log, err);
     }
     for (i = 0; i < g->n_tensors; i++) {
         m->n_params += g->tensors[i].n_elems;
@@ -312,58 +338,248 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
     return status;
 }
 
-DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err) {
+/* The bytes of its files that the model holds; with mapped = true those that it has mapped, too. */
+static uint64_t dendp_model_file_bytes(const dend_model *m, bool mapped) {
+    uint64_t bytes = m->file.owned || mapped ? m->file.size : 0;
+    uint32_t i;
+    for (i = 0; i < m->n_shards; i++) {
+        bytes += m->shards[i].owned || mapped ? m->shards[i].size : 0;
+    }
+    return bytes;
+}
+
+/* What the weights take of the model's own memory. */
+static uint64_t dendp_model_bytes(const dend_model *m) {
+    return m->memory_bytes + dendp_model_file_bytes(m, false);
+}
+
+/* All that the model has asked its allocator for and keeps. */
+static uint64_t dendp_model_all_bytes(const dend_model *m) {
+    return sizeof *m + m->tokenizer.block_bytes + m->n_shards * sizeof *m->shards + dendp_model_bytes(m);
+}
+
+/* Says what has been loaded, and what it lacks. */
+static void dendp_model_log(const dend_model *m, const dend_log *log, uint64_t ns) {
+    dendp_log_line line;
+    if (dendp_log_begin(&line, log, "model: ")) {
+        dendp_text_put_foreign(&line.text, m->architecture);
+        dendp_text_put(&line.text, ", ");
+        dendp_text_put_count(&line.text, m->config.n_layers, "layer", "layers");
+        dendp_text_put(&line.text, ", ");
+        dendp_text_put_number(&line.text, m->n_params / 1000000);
+        dendp_text_put(&line.text, ".");
+        dendp_text_put_number(&line.text, m->n_params / 100000 % 10);
+        dendp_text_put(&line.text, " M parameters, ");
+        dendp_text_put_bytes(&line.text, dendp_model_bytes(m));
+        dendp_text_put(&line.text, " of its own, loaded in ");
+        dendp_text_put_number(&line.text, ns / 1000000);
+        dendp_text_put(&line.text, " ms");
+        dendp_log_end(&line, log, DEND_LOG_INFO);
+    }
+    if (!m->has_tokenizer && dendp_log_begin(&line, log, "the model carries no tokenizer")) {
+        dendp_log_end(&line, log, DEND_LOG_WARNING);
+    }
+}
+
+/* A file beside tokenizer.json. */
+typedef struct dendp_model_text_file {
+    const char *name;
+    const char **text; /* where its text goes */
+    size_t *n;
+} dendp_model_text_file;
+
+/* A template that stands in a JSON string. */
+static dend_status dendp_model_json_chat(dend_model *m, const dendp_json *string, dend_error *err) {
+    char *text = (char *)dendp_alloc(&m->allocator, string->len + 1);
+    if (!text) {
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the chat template", 0);
+    }
+    if (dendp_json_copy(string, text, string->len + 1)) {
+        dendp_chat_recognise(&m->chat, text, (size_t)string->len);
+    }
+    dendp_free(&m->allocator, text, string->len + 1);
+    return DEND_OK;
+}
+
+/* The form of conversations of a folder: chat_template.jinja, or else chat_template in tokenizer_config.json, a
+ * string or a list of {name, template} of which "default" counts. One that cannot be read is none. */
+static dend_status dendp_model_folder_chat(dend_model *m, dendp_folder *f, const char *config,
+                                           size_t n_config, dend_error *err) {
+    dendp_file file;
+    dendp_json j, value, name;
+    dend_status status = DEND_OK;
+    memset(&file, 0, sizeof file);
+    if (f->dir) {
+        status = dendp_folder_file(f, "chat_template.jinja", DENDP_HF_MAX_CONFIG, true, &file, err);
+    }
+    if (status == DEND_OK && file.size > 0) {
+        dendp_chat_recognise(&m->chat, (const char *)file.data, (size_t)file.size);
+    } else if (status == DEND_OK && n_config > 0) {
+        dendp_json_open(&j, config, n_config, 0);
+        if (dendp_json_next(&j, NULL) != DEND_OK || j.kind != DENDP_JSON_OBJECT ||
+            dendp_json_member(&j, "chat_template", &value, NULL) != DEND_OK) {
+            return DEND_OK;
+        }
+        if (value.kind == DENDP_JSON_STRING) {
+            status = dendp_model_json_chat(m, &value, err);
+        }
+        while (value.kind != DENDP_JSON_STRING && value.kind != DENDP_JSON_END && /* a list of templates */
+               dendp_json_next(&value, NULL) == DEND_OK && value.kind == DENDP_JSON_OBJECT) {
+            if (dendp_json_member(&value, "name", &name, NULL) == DEND_OK && name.kind == DENDP_JSON_STRING &&
+                dendp_json_is(&name, "default") &&
+                dendp_json_member(&value, "template", &name, NULL) == DEND_OK &&
+                name.kind == DENDP_JSON_STRING) {
+                status = dendp_model_json_chat(m, &name, err);
+                break;
+            }
+            if (dendp_json_skip(&value, NULL) != DEND_OK) {
+                break;
+            }
+        }
+    }
+    dendp_file_close(&file);
+    return status;
+}
+
+/* The tokenizer of a folder, or of tokenizer_json in memory. A folder need not have one. */
+static dend_status dendp_model_folder_tokenizer(dend_model *m, dendp_folder *f, dend_error *err) {
+    enum { N_FILES = 4 };
+    const dend_model_desc *desc = f->desc;
+    dendp_tok_json_files files;
+    const dendp_model_text_file table[N_FILES] = {
+        {"tokenizer.json", &files.tokenizer, &files.n_tokenizer},
+        {"tokenizer_config.json", &files.config, &files.n_config},
+        {"special_tokens_map.json", &files.special, &files.n_special},
+        {"generation_config.json", &files.generation, &files.n_generation},
+    };
+    dendp_file opened[N_FILES];
+    uint32_t i;
+    dend_status status = DEND_OK;
+    memset(&files, 0, sizeof files);
+    memset(opened, 0, sizeof opened);
+    files.tokenizer = desc->tokenizer_json;
+    files.n_tokenizer = desc->tokenizer_json_size;
+    files.model = (const char *)f->config.data;
+    files.n_model = (size_t)f->config.size;
+    for (i = 0; i < N_FILES && f->dir && status == DEND_OK; i++) {
+        status = dendp_folder_file(f, table[i].name, DENDP_HF_MAX_INDEX, true, &opened[i], err);
+        status = dendp_in_file(status, table[i].name, err);
+        *table[i].text = (const char *)opened[i].data;
+        *table[i].n = (size_t)opened[i].size;
+    }
+    if (status == DEND_OK && files.tokenizer) {
+        status = dendp_tokenizer_load_json(&m->tokenizer, &files, &m->allocator, err);
+        status = dendp_in_file(status, "a file of the tokenizer", err);
+        m->has_tokenizer = status == DEND_OK;
+        if (status == DEND_OK) {
+            status = dendp_model_folder_chat(m, f, files.config, files.n_config, err);
+        }
+    } else if (status == DEND_OK && desc->vocab_only) {
+        status = DENDP_FAIL(err, DEND_ERR_IO, "there is no tokenizer.json", 0);
+    }
+    for (i = 0; i < N_FILES; i++) {
+        dendp_file_close(&opened[i]);
+    }
+    return status;
+}
+
+/* The catalogue of a description, and the tokenizer where there is one. */
+static dend_status dendp_model_open(dend_model *m, dendp_gguf *g, const dend_model_desc *d, dend_error *err) {
+    dendp_folder folder;
+    dend_status status = dendp_model_desc_check(d, err);
+    if (status != DEND_OK) {
+        return status;
+    }
+    if ((unsigned)d->quantise > DEND_WEIGHT_Q4_0) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "quantise is no type of weights", 0);
+    }
+    if (d->path && (d->config_json || d->tokenizer_json)) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "config_json and tokenizer_json go with data or reader", 0);
+    }
+    if (!d->path && d->tokenizer_json && !d->config_json) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "tokenizer_json goes with config_json", 0);
+    }
+    if ((d->config_json_size && !d->config_json) || (d->tokenizer_json_size && !d->tokenizer_json)) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "a size without its text", 0);
+    }
+    if (dendp_folder_is(d)) {
+        status = dendp_folder_open(&folder, g, d, err);
+        if (status == DEND_OK) {
+            status = dendp_model_folder_tokenizer(m, &folder, err);
+            dendp_folder_close(&folder);
+        }
+    } else {
+        status = dendp_gguf_open(g, d, err);
+        if (status == DEND_OK && (d->vocab_only || dendp_gguf_find(g, "tokenizer.ggml.model"))) {
+            status = dendp_tokenizer_load(&m->tokenizer, g, &m->allocator, err);
+            m->has_tokenizer = status == DEND_OK;
+            dendp_model_load_chat(m, g);
+        }
+    }
+    return status;
+}
+
+/* A model of a description; with plan = true one that knows its sizes, and has no weights. */
+static dend_status dendp_model_make(const dend_model_desc *desc, bool plan, dend_model **out,
+                                    dend_error *err) {
     dend_model_desc d;
     dendp_gguf g;
     dend_model *m = NULL;
+    uint64_t start = dendp_now_ns();
     dend_status status;
     if (!desc || !out) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "desc and out must be given", 0);
     }
     *out = NULL;
+    memset(&g, 0, sizeof g);
     d = *desc;
+    d.no_mmap = d.no_mmap && !plan;
     status = dendp_allocator_resolve(&d.allocator, err);
-    if (status != DEND_OK) {
-        return status;
-    }
-    status = dendp_gguf_open(&g, &d, err);
     if (status != DEND_OK) {
         return status;
     }
     m = (dend_model *)dendp_alloc(&d.allocator, sizeof *m);
     if (!m) {
-        status = DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the model", 0);
-        goto exit;
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the model", 0);
     }
     memset(m, 0, sizeof *m);
     m->allocator = d.allocator;
-    dendp_model_text(&g, "general.name", m->name, sizeof m->name);
-    dendp_model_text(&g, "general.architecture", m->architecture, sizeof m->architecture);
-    if (d.vocab_only || dendp_gguf_find(&g, "tokenizer.ggml.model")) {
-        status = dendp_tokenizer_load(&m->tokenizer, &g, &m->allocator, err);
-        m->has_tokenizer = status == DEND_OK;
+    status = dendp_model_open(m, &g, &d, err);
+    if (status == DEND_OK) {
+        dendp_model_text(&g, "general.name", m->name, sizeof m->name);
+        dendp_model_text(&g, "general.architecture", m->architecture, sizeof m->architecture);
+    }
+    if (status == DEND_OK && !d.vocab_only && d.quantise != DEND_WEIGHT_DEFAULT) {
+        status =
+            dendp_gguf_quantise(&g, d.quantise == DEND_WEIGHT_Q8_0 ? DENDP_TYPE_Q8_0 : DENDP_TYPE_Q4_0, err);
     }
     if (status == DEND_OK && !d.vocab_only) {
         m->file_layout = d.keep_file_layout;
-        status = dendp_model_load_weights(m, &g, err);
+        status = plan ? dendp_model_measure(m, &g, err) : dendp_model_load_weights(m, &g, &d.log, err);
     }
-    if (status == DEND_OK && m->file_layout && g.file.data) { /* the file is the model's from now on */
+    if (status == DEND_OK && m->file_layout &&
+        dendp_gguf_in_memory(&g)) { /* files are the model's from now on */
         m->file = g.file;
+        m->shards = g.shards;
+        m->n_shards = g.n_shards;
         memset(&g.file, 0, sizeof g.file);
+        g.shards = NULL;
+        g.n_shards = 0;
     }
-exit:
     dendp_gguf_close(&g);
     if (status != DEND_OK) {
         dend_model_free(m);
         return status;
     }
+    if (!plan) {
+        dendp_model_log(m, &d.log, dendp_now_ns() - start);
+    }
     *out = m;
     return DEND_OK;
 }
 
-/* What the weights take of the model's own memory. */
-static uint64_t dendp_model_bytes(const dend_model *m) {
-    return m->memory_bytes + (m->file.owned ? m->file.size : 0);
+DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err) {
+    return dendp_model_make(desc, false, out, err);
 }
 
 DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out) {
@@ -420,13 +636,112 @@ DEND_IMPL dend_status dend_tokenize(const dend_model *model, const char *text, s
 }
 
 DEND_IMPL const char *dend_token_bytes(const dend_model *model, int32_t token, size_t *n_bytes) {
+    if (n_bytes) {
+        *n_bytes = 0;
+    }
     return model && model->has_tokenizer ? dendp_tokenizer_bytes(&model->tokenizer, token, n_bytes) : NULL;
 }
 
 DEND_IMPL const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes) {
+    if (n_bytes) {
+        *n_bytes = 0;
+    }
     return model && model->has_tokenizer ? dendp_tokenizer_text(&model->tokenizer, token, n_bytes) : NULL;
+}
+
+DEND_IMPL dend_status dend_detokenize(const dend_model *model, const int32_t *tokens, size_t n,
+                                      uint32_t flags, char *out, size_t cap, size_t *n_out) {
+    size_t needed = 0;
+    dend_status status;
+    if (!model) {
+        return DEND_ERR_ARGUMENT;
+    }
+    if (!model->has_tokenizer) {
+        return DEND_ERR_UNSUPPORTED;
+    }
+    status = dendp_tokenizer_decode(&model->tokenizer, tokens, n, flags, out, cap, &needed);
+    if (n_out) {
+        *n_out = needed;
+    }
+    return status;
 }
 
 DEND_IMPL bool dend_token_is_end(const dend_model *model, int32_t token) {
     return model && model->has_tokenizer && dendp_tokenizer_is_end(&model->tokenizer, token);
+}
+
+DEND_IMPL const char *dend_chat_family(const dend_model *model) {
+    return model && model->chat.style ? model->chat.style->name : NULL;
+}
+
+DEND_IMPL dend_status dend_chat_format(const dend_model *model, const char *family,
+                                       const dend_chat_message *messages, size_t n, uint32_t flags, char *out,
+                                       size_t cap, size_t *n_out) {
+    dendp_chat_writer w;
+    dend_status status;
+    if (!model || (!out && cap)) {
+        return DEND_ERR_ARGUMENT;
+    }
+    if (!model->has_tokenizer || model->tokenizer.n_vocab == 0) {
+        return DEND_ERR_UNSUPPORTED;
+    }
+    memset(&w, 0, sizeof w);
+    w.out = out;
+    w.cap = cap;
+    status = dendp_chat_format(&model->chat, &model->tokenizer, family, messages, n, flags, &w);
+    if (status != DEND_OK) {
+        return status;
+    }
+    if (n_out) {
+        *n_out = w.n;
+    }
+    return w.n > cap ? DEND_ERR_BUFFER : DEND_OK;
+}
+
+DEND_IMPL dend_status dend_chat_tokenize(const dend_model *model, const char *family,
+                                         const dend_chat_message *messages, size_t n, uint32_t flags,
+                                         int32_t *out, size_t cap, size_t *n_out) {
+    dendp_chat_writer w;
+    uint64_t bytes = 0;
+    void *block = NULL;
+    size_t n_tokens = 0;
+    uint32_t add = flags & (DEND_CHAT_FOLLOWS | DEND_CHAT_AFTER_REPLY) ? 0 : DEND_TOKENIZE_ADD_BOS;
+    dend_status status;
+    if (!model || (!out && cap)) {
+        return DEND_ERR_ARGUMENT;
+    }
+    if (!model->has_tokenizer || model->tokenizer.n_vocab == 0) {
+        return DEND_ERR_UNSUPPORTED;
+    }
+    memset(&w, 0, sizeof w);
+    status = dendp_chat_format(&model->chat, &model->tokenizer, family, messages, n, flags, &w);
+    if (status == DEND_OK && w.n > 0) { /* measured: now the ranges, then the text */
+        if (!dendp_mul(w.n_ranges, sizeof *w.ranges, &bytes) || !dendp_add(bytes, w.n, &bytes)) {
+            return DEND_ERR_MEMORY;
+        }
+        block = dendp_alloc(&model->allocator, bytes);
+        if (!block) {
+            return DEND_ERR_MEMORY;
+        }
+        w.ranges = (dendp_tok_range *)block;
+        w.cap_ranges = w.n_ranges;
+        w.out = (char *)(w.ranges + w.n_ranges);
+        w.cap = w.n;
+        status = dendp_chat_format(&model->chat, &model->tokenizer, family, messages, n, flags, &w);
+    }
+    if (status == DEND_OK) {
+        size_t n_bos = 0;
+        const char *bos = dendp_tokenizer_text(&model->tokenizer, model->tokenizer.bos, &n_bos);
+        if (bos && n_bos <= w.n && w.n_ranges > 0 && w.ranges[0].begin == 0 &&
+            memcmp(w.out, bos, n_bos) == 0) {
+            add = 0; /* the template has it */
+        }
+        status = dendp_tokenizer_encode_ranges(&model->tokenizer, w.out, w.n, w.ranges, w.n_ranges, add, out,
+                                               cap, &n_tokens);
+        if (n_out && (status == DEND_OK || status == DEND_ERR_BUFFER)) {
+            *n_out = n_tokens;
+        }
+    }
+    dendp_free(&model->allocator, block, bytes);
+    return status;
 }

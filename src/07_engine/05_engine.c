@@ -1,19 +1,20 @@
 /* ==========================================================================
- * >>07.05 ENGINE: create, plan, step, and the public calls
+ * >>07.05 ENGINE: create, plan, sequences, sampling
  * ==========================================================================
  * An engine is one block of memory: cache, scratch, logits, threads. Creating
  * it is the last allocation; dend_plan runs the same layout without a base and
  * so predicts the bytes exactly.
  *
- * A STEP gathers waiting tokens into batches until none is left or the time is
- * up. The queue is served round robin, in the order in which sequences began
- * to wait: first one token each for those that wait for just one (a branch
- * that decodes must not stand behind a long prompt), then prompt tokens until
- * the batch is full. A batch is committed as a whole when it is through.
- *
  * Every public call checks its arguments and handles, then does all that can
  * fail, then changes the engine.
  * ======================================================================== */
+
+/* The batch that is under way (07.06). */
+typedef struct dendp_flight {
+    uint32_t n;      /* rows, the first of dend_engine.rows; 0 = there is none */
+    uint64_t number; /* batches that have begun */
+    uint64_t ns;     /* that this one has taken */
+} dendp_flight;
 
 struct dend_engine {
     dend_engine_desc desc; /* resolved */
@@ -28,8 +29,13 @@ struct dend_engine {
     dendp_row *rows;      /* [max(n_batch, n_tree_rows)] */
     float *logits;        /* [n_logits][V] */
     uint32_t *sample_ids; /* [V] scratch of the sampler */
-    int32_t *text_tokens; /* [n_ctx] scratch of append_text */
-    uint64_t n_rows;      /* rows computed since creation */
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling sampling;
+#endif
+    int32_t *text_tokens;  /* [n_ctx] scratch of append_text */
+    int32_t *slide_tokens; /* [n_ctx] what stays of a sequence that slides; NULL with another policy */
+    uint64_t n_rows;       /* rows computed since creation */
+    dendp_flight flight;
     /* the last dend_tree_eval */
     float *tree_logits; /* [n_tree_rows][V] */
     uint32_t n_trees;
@@ -77,6 +83,9 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
     d->n_threads = d->n_threads ? d->n_threads : dendp_cpu_count();
     d->kv_type = d->kv_type == DEND_KV_DEFAULT ? DEND_KV_F16 : d->kv_type;
     d->release_budget = d->release_budget ? d->release_budget : 64;
+    d->context_policy = d->context_policy == DEND_CONTEXT_DEFAULT ? DEND_CONTEXT_STATUS : d->context_policy;
+    d->n_sink = d->n_sink || d->context_policy != DEND_CONTEXT_SLIDE ? d->n_sink
+                                                                     : dendp_min_u32(4, (d->n_ctx - 1) / 2);
     if (d->isa == DEND_ISA_DEFAULT) {
         d->isa = dendp_kernels_get(DEND_ISA_DEFAULT)->isa;
     }
@@ -95,6 +104,15 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
     }
     if (d->isa < DEND_ISA_SCALAR || d->isa > DEND_ISA_NEON) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "unknown isa", 0);
+    }
+    if (d->context_policy < DEND_CONTEXT_STATUS || d->context_policy > DEND_CONTEXT_CALLBACK) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "unknown context_policy", 0);
+    }
+    if (d->context_policy == DEND_CONTEXT_SLIDE && d->n_sink >= dendp_div_up(d->n_ctx, 2)) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "n_sink must be below n_ctx / 2", 0);
+    }
+    if (d->context_policy == DEND_CONTEXT_CALLBACK && !d->on_context_full) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "on_context_full must be given", 0);
     }
     if (!dendp_kernels_get(d->isa)) {
         return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "this processor or build lacks the isa asked for", 0);
@@ -143,9 +161,17 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     cd.n_seqs = d->n_seqs;
     cd.n_ctx = d->n_ctx;
     cd.n_logits = d->n_logits;
+    cd.n_holds =
+        dendp_min_u32(d->n_seqs, (uint32_t)batch) + 1; /* a batch's, and one of a sequence that slides */
     cd.release_budget = d->release_budget;
     cd.seed = d->seed;
     dendp_codec_get(d->kv_type, d->isa, &cd.codec);
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling_carve(&e->sampling, d->n_ctx, d->n_seqs, d->n_tree_rows,
+                         (uint64_t)d->n_blocks * d->block_tokens, carver);
+    cd.n_sidecars = 1;
+    cd.sidecars[0] = &e->sampling.sidecar;
+#endif
     before = carver->used;
     dendp_cache_carve(&e->cache, &cd, carver, &kv_bytes);
     if (groups) { /* the description points at memory of its own from now on */
@@ -193,11 +219,18 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     e->rows = (dendp_row *)dendp_carve(carver, batch, sizeof *e->rows);
     e->logits = (float *)dendp_carve(carver, d->n_logits * V, sizeof(float));
     e->sample_ids = (uint32_t *)dendp_carve(carver, V, sizeof(uint32_t));
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling_carve_scratch(&e->sampling, c->n_vocab, d->n_ctx, d->n_tree_rows, carver);
+#endif
     e->text_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
+    if (d->context_policy == DEND_CONTEXT_SLIDE) {
+        e->slide_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
+    }
     e->tree_logits = (float *)dendp_carve(carver, d->n_tree_rows * V, sizeof(float));
     e->trees = (dendp_tree_state *)dendp_carve(carver, d->n_tree_rows, sizeof *e->trees);
     e->tree_rows = (dendp_row *)dendp_carve(carver, d->n_tree_rows, sizeof *e->tree_rows);
     plan->weight_bytes = dendp_model_bytes(d->model);
+    plan->model_bytes = dendp_model_all_bytes(d->model);
     plan->total_bytes = carver->used;
     plan->scratch_bytes = plan->total_bytes - plan->kv_bytes - plan->table_bytes;
 }
@@ -229,11 +262,64 @@ DEND_IMPL dend_status dend_plan(const dend_engine_desc *desc, dend_plan_info *ou
     return status == DEND_OK ? dendp_engine_measure(&d, out, err) : status;
 }
 
+DEND_IMPL dend_status dend_plan_file(const dend_model_desc *model, const dend_engine_desc *engine,
+                                     dend_plan_info *out, dend_error *err) {
+    dend_engine_desc d;
+    dend_model *m;
+    dend_status status;
+    memset(&d, 0, sizeof d);
+    if (!model || !out) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "model and out must be given", 0);
+    }
+    if (model->vocab_only || (engine && engine->model)) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "vocab_only, or an engine with a model that is loaded", 0);
+    }
+    d = engine ? *engine : d;
+    status = dendp_model_make(model, true, &m, err);
+    if (status != DEND_OK) {
+        return status;
+    }
+    m->has_weights = true; /* for as long as we plan */
+    d.model = m;
+    status = dend_plan(&d, out, err);
+    if (status == DEND_OK && model->no_mmap &&
+        model->keep_file_layout) { /* it will be read, and is mapped now */
+        uint64_t bytes = dendp_model_file_bytes(m, true) - dendp_model_file_bytes(m, false);
+        out->weight_bytes += bytes;
+        out->model_bytes += bytes;
+    }
+    dend_model_free(m);
+    return status;
+}
+
 DEND_IMPL void dend_engine_free(dend_engine *engine) {
     if (engine) {
         dend_allocator allocator = engine->desc.allocator;
         dendp_pool_close(&engine->pool);
         dendp_free(&allocator, engine, engine->bytes);
+    }
+}
+
+/* Says what an engine is. (dend_engine_report says it in full.) */
+static void dendp_engine_log(const dend_engine *e, bool isa_is_default) {
+    const dend_log *log = &e->desc.log;
+    dendp_log_line line;
+    if (dendp_log_begin(&line, log, "engine: ")) {
+        dendp_text_put(&line.text, e->cpu.kernels->name);
+        dendp_text_put(&line.text, ", ");
+        dendp_text_put_count(&line.text, e->pool.n_threads, "thread", "threads");
+        dendp_text_put(&line.text, ", ");
+        dendp_text_put_number(&line.text, e->desc.n_blocks);
+        dendp_text_put(&line.text, " KV blocks of ");
+        dendp_text_put_number(&line.text, e->desc.block_tokens);
+        dendp_text_put(&line.text, " tokens, ");
+        dendp_text_put_bytes(&line.text, e->bytes);
+        dendp_log_end(&line, log, DEND_LOG_INFO);
+    }
+    if (isa_is_default && e->desc.isa == DEND_ISA_SCALAR &&
+        dendp_log_begin(&line, log,
+                        "this processor, or this build, has no fast kernels: plain C does the work")) {
+        dendp_log_end(&line, log, DEND_LOG_WARNING);
     }
 }
 
@@ -273,6 +359,9 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
     e->model = d.model;
     e->bytes = plan.total_bytes;
     dendp_cache_reset(&e->cache);
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling_reset(&e->sampling, d.n_seqs, d.n_tree_rows);
+#endif
     e->cpu.pool = &e->pool;
     e->cpu.kernels = dendp_kernels_get(d.isa);
     e->cpu.ops = dendp_vector_ops_get(d.isa);
@@ -285,13 +374,14 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
     if (e->forward.scratch.freqs[1] != e->forward.scratch.freqs[0]) {
         dendp_rope_freqs(d.model, &d.model->config.rope_local, e->forward.scratch.freqs[1]);
     }
+    dendp_engine_log(e, desc->isa == DEND_ISA_DEFAULT);
     *out = e;
     return DEND_OK;
 }
 
 /* What all descriptions begin with that are of an engine's user: canaries, the engine, and an allocator, which is the
  * engine's unless one is given. */
-static dend_status dendp_user_resolve(const dend_engine *engine, uint32_t canaries, dend_allocator *allocator,
+static DENDP_UNUSED dend_status dendp_user_resolve(const dend_engine *engine, uint32_t canaries, dend_allocator *allocator,
                                       dend_error *err) {
     if (canaries) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "canary set: the description is not initialised", 0);
@@ -327,7 +417,7 @@ DEND_IMPL void dend_engine_get_stats(const dend_engine *engine, dend_engine_stat
     out->n_logits = c->desc.n_logits;
     out->n_logits_free = c->n_free_logits;
     for (r = c->first_waiting; r != DENDP_NONE; r = c->records[r].next) {
-        out->n_waiting += c->records[r].len - c->records[r].n_ready;
+        out->n_waiting += dendp_record_orphaned(c, r) ? 0 : c->records[r].len - c->records[r].n_ready;
     }
     out->n_forks = c->n_forks;
     out->n_rows = engine->n_rows;
@@ -343,15 +433,80 @@ DEND_IMPL dend_status dend_seq_create(dend_engine *engine, dend_seq *out) {
 }
 
 DEND_IMPL dend_status dend_seq_fork(dend_engine *engine, dend_seq parent, uint32_t flags, dend_seq *child) {
-    return engine && child ? dendp_cache_seq_fork(&engine->cache, parent, flags, child) : DEND_ERR_ARGUMENT;
+    dend_status status =
+        engine && child ? dendp_cache_seq_fork(&engine->cache, parent, flags, child) : DEND_ERR_ARGUMENT;
+#ifndef DEND_NO_SAMPLERS
+    if (status == DEND_OK) {
+        dendp_sampling_fork(&engine->sampling, parent, *child);
+    }
+#endif
+    return status;
 }
 
 DEND_IMPL dend_status dend_seq_drop(dend_engine *engine, dend_seq seq) {
     return engine ? dendp_cache_seq_drop(&engine->cache, seq) : DEND_ERR_ARGUMENT;
 }
 
+/* Appends n tokens to a sequence that has no room for them: the sinks and a tail
+ * of it become a new record, with the tokens behind. A failure leaves it as it was. */
+static dend_status dendp_seq_slide(dend_engine *e, dendp_slot *slot, const int32_t *tokens, size_t n) {
+    dendp_cache *c = &e->cache;
+    uint32_t old = slot->record, len = c->records[old].len, sink = dendp_min_u32(e->desc.n_sink, len), i;
+    uint32_t room = e->desc.n_ctx - sink, keep = dendp_min_u32((len - sink) / 2, (e->desc.n_ctx - sink) / 2),
+             first = sink;
+    dend_status status = DEND_OK;
+    if (n > room) {
+        return DEND_ERR_CONTEXT_FULL;
+    }
+    keep = dendp_min_u32(keep, room - (uint32_t)n);
+    c->records[old].count++; /* ours, so that what follows is done to a clone */
+    if (sink >= dendp_record_rewind_min(c, old)) {
+        status = dendp_cache_rewind(c, slot, sink);
+    } else { /* a window has lost its first tokens: the sinks are computed again, too */
+        c->records[old].count--;
+        slot->record = dendp_record_take(c);
+        first = 0;
+    }
+    if (status == DEND_OK) {
+        for (i = first; i < sink + keep; i++) {
+            e->slide_tokens[i - first] = dendp_record_token(c, old, i < sink ? i : len - keep + (i - sink));
+        }
+        memcpy(e->slide_tokens + (sink + keep - first), tokens, n * sizeof *tokens);
+        status = dendp_cache_append(c, slot, e->slide_tokens, sink + keep - first + n);
+    }
+    if (status != DEND_OK) {
+        uint32_t made = slot->record;
+        slot->record = old;
+        dendp_record_release(c, made); /* a clone; or, where none came to be, our name of the old one */
+        return status;
+    }
+    dendp_record_release(c, old);
+    slot->stream = dendp_hash2(slot->stream, ++slot->n_forks);
+    return DEND_OK;
+}
+
+/* Appends tokens, and counts the first for mirostat if it was drawn with it. */
+static dend_status dendp_engine_append(dend_engine *e, dend_seq seq, dendp_slot *slot, const int32_t *tokens,
+                                       size_t n) {
+#ifndef DEND_NO_SAMPLERS
+    float bits;
+    bool counts = dendp_sampling_counts(&e->sampling, &e->cache, seq, slot, tokens[0], &bits);
+    uint32_t pos = e->cache.records[slot->record].len;
+    dend_status status = counts && e->sampling.n_free == 0 ? DEND_ERR_NO_BLOCKS
+                                                           : dendp_cache_append(&e->cache, slot, tokens, n);
+    if (status == DEND_OK && counts) {
+        dendp_sampling_count(&e->sampling, &e->cache, slot, pos, bits);
+    }
+    return status;
+#else
+    (void)seq;
+    return dendp_cache_append(&e->cache, slot, tokens, n);
+#endif
+}
+
 DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const int32_t *tokens, size_t n) {
     dendp_slot *slot;
+    dend_status status;
     size_t i;
     if (!engine || (!tokens && n)) {
         return DEND_ERR_ARGUMENT;
@@ -365,7 +520,18 @@ DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const i
             return DEND_ERR_TOKEN;
         }
     }
-    return dendp_cache_append(&engine->cache, slot, tokens, n);
+    if (n == 0) {
+        return DEND_OK;
+    }
+    status = dendp_engine_append(engine, seq, slot, tokens, n);
+    if (status == DEND_ERR_CONTEXT_FULL && engine->desc.context_policy == DEND_CONTEXT_SLIDE) {
+        status = dendp_seq_slide(engine, slot, tokens, n);
+    } else if (status == DEND_ERR_CONTEXT_FULL && engine->desc.context_policy == DEND_CONTEXT_CALLBACK &&
+               engine->desc.on_context_full(engine->desc.context_user, engine, seq, n)) {
+        slot = dendp_cache_slot(&engine->cache, seq);
+        status = slot ? dendp_engine_append(engine, seq, slot, tokens, n) : DEND_ERR_STALE;
+    }
+    return status;
 }
 
 DEND_IMPL dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, const char *text,
@@ -389,6 +555,29 @@ DEND_IMPL dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, co
         return DEND_ERR_CONTEXT_FULL;
     }
     return status == DEND_OK ? dend_seq_append(engine, seq, engine->text_tokens, n) : status;
+}
+
+DEND_IMPL dend_status dend_seq_append_chat(dend_engine *engine, dend_seq seq, const char *family,
+                                           const dend_chat_message *messages, size_t n, uint32_t flags) {
+    dendp_slot *slot;
+    size_t n_tokens = 0;
+    dend_status status;
+    if (!engine) {
+        return DEND_ERR_ARGUMENT;
+    }
+    slot = dendp_cache_slot(&engine->cache, seq);
+    if (!slot) {
+        return DEND_ERR_STALE;
+    }
+    if (engine->cache.records[slot->record].len > 0) {
+        flags |= DEND_CHAT_FOLLOWS;
+    }
+    status = dend_chat_tokenize(engine->model, family, messages, n, flags, engine->text_tokens,
+                                engine->desc.n_ctx, &n_tokens);
+    if (status == DEND_ERR_BUFFER) {
+        return DEND_ERR_CONTEXT_FULL;
+    }
+    return status == DEND_OK ? dend_seq_append(engine, seq, engine->text_tokens, n_tokens) : status;
 }
 
 DEND_IMPL dend_status dend_seq_rewind(dend_engine *engine, dend_seq seq, uint32_t len_tokens) {
@@ -481,118 +670,6 @@ DEND_IMPL void *dend_seq_user(const dend_engine *engine, dend_seq seq) {
     return slot ? slot->user : NULL;
 }
 
-/* -- step ------------------------------------------------------------------------ */
-
-/* Adds up to `most` waiting rows of a record to the batch, once a batch. Tokens
- * that end the waiting run ask for logits; false when all that it lacks is a
- * logits row, and none can be had. */
-static bool dendp_step_take(dend_engine *e, uint32_t id, uint32_t most, uint32_t *n) {
-    dendp_cache *c = &e->cache;
-    dendp_record *r = &c->records[id];
-    uint32_t pos, end;
-    dendp_record_skip_claimed(c, id);
-    pos = r->n_ready;
-    if (pos == r->len) { /* nothing left to compute but perhaps the logits of the last token */
-        if (!r->want_logits) {
-            return true;
-        }
-        pos = r->len - 1;
-    }
-    end = pos + dendp_min_u32(r->len - pos, most);
-    if (end == r->len && r->want_logits) {
-        uint32_t row = dendp_logits_take(c);
-        if (row == DENDP_NONE) {
-            end--; /* the last token stays behind until a row is free */
-            if (end <= pos) {
-                return false;
-            }
-        } else {
-            r->logits_row = row;
-        }
-    }
-    for (; pos < end; pos++) {
-        dendp_row *row = &e->rows[(*n)++];
-        memset(row, 0, sizeof *row);
-        row->token = dendp_record_token(c, id, pos);
-        row->pos = pos;
-        row->record = id;
-        row->n_past = pos + 1;
-        row->tree_first = DENDP_NONE;
-        row->logits_row = pos + 1 == r->len ? r->logits_row : DENDP_NONE;
-        row->write_kv = !dendp_record_slot_claimed(c, id, pos);
-        dendp_record_claim(c, id, pos);
-    }
-    return true;
-}
-
-/* Fills e->rows from the queue; *starved when a record only lacks a logits row. */
-static uint32_t dendp_step_gather(dend_engine *e, bool *starved) {
-    dendp_cache *c = &e->cache;
-    uint32_t id, next, n = 0, pass, T = e->desc.n_batch;
-    for (pass = 0; pass < 2; pass++) { /* single tokens first, then prompts */
-        for (id = c->first_waiting; id != DENDP_NONE && n < T; id = next) {
-            dendp_record *r = &c->records[id];
-            bool single = r->len - r->n_ready <= 1;
-            next = r->next; /* taking may end the waiting */
-            if (single == (pass == 0) && !dendp_step_take(e, id, T - n, &n)) {
-                *starved = true;
-            }
-        }
-    }
-    return n;
-}
-
-/* With fewer blocks for sliding layers than for the others: gives up those that no later token will see. What
- * cannot be given up now, for want of table nodes, is given up later. */
-static void dendp_engine_trim(dend_engine *e, uint32_t record) {
-    uint32_t n_ready = e->cache.records[record].n_ready, window = e->model->config.window;
-    if (e->desc.n_window_blocks < e->desc.n_blocks && window != 0 && n_ready > window) {
-        dendp_record_trim(&e->cache, record, 1,
-                          n_ready - window); /* the last token's logits may be wanted again */
-    }
-}
-
-/* Records the results of a batch: everything up to each row's position is ready. */
-static void dendp_step_commit(dend_engine *e, uint32_t n) {
-    uint32_t r;
-    for (r = 0; r < n; r++) {
-        if (e->rows[r].logits_row != DENDP_NONE) {
-            e->cache.records[e->rows[r].record].want_logits = false;
-        }
-        if (r + 1 == n || e->rows[r + 1].record != e->rows[r].record) {
-            dendp_record_commit(&e->cache, e->rows[r].record, e->rows[r].pos + 1);
-            dendp_engine_trim(e, e->rows[r].record);
-        }
-    }
-    e->n_rows += n;
-}
-
-/* Computes the first n of e->rows, as dendp_step_take has filled them in. */
-static void dendp_step_run(dend_engine *e, uint32_t n) {
-    dendp_forward_run(&e->forward, e->rows, n, e->logits);
-    dendp_step_commit(e, n);
-}
-
-DEND_IMPL dend_status dend_step(dend_engine *engine, uint64_t budget_us) {
-    uint64_t start = budget_us ? dendp_now_ns() : 0;
-    if (!engine) {
-        return DEND_ERR_ARGUMENT;
-    }
-    dendp_node_reclaim(&engine->cache.nodes, engine->desc.release_budget);
-    for (;;) {
-        bool starved = false;
-        uint32_t n = dendp_step_gather(engine, &starved);
-        if (n == 0) {
-            return starved ? DEND_ERR_NO_LOGITS : DEND_OK;
-        }
-        dendp_step_run(engine, n);
-        if (budget_us && engine->cache.first_waiting != DENDP_NONE &&
-            (dendp_now_ns() - start) / 1000u >= budget_us) {
-            return DEND_PENDING;
-        }
-    }
-}
-
 /* -- logits and sampling ------------------------------------------------------------ */
 
 /* The logits of a live sequence that is up to date. */
@@ -660,28 +737,16 @@ DEND_IMPL dend_status dend_sample(dend_engine *engine, dend_seq seq, const dend_
     if (status != DEND_OK) {
         return status;
     }
-    return dendp_sample(engine->cpu.ops, logits, engine->model->config.n_vocab, params, slot->stream,
+#ifndef DEND_NO_SAMPLERS
+    status = dendp_sampling_choose(&engine->sampling, engine->cpu.ops, logits, engine->model->config.n_vocab,
+                                   &engine->model->tokenizer, params, &engine->cache, slot, NULL, 0, 0, 0.0,
+                                   engine->sample_ids, out);
+    if (status == DEND_OK && dendp_sampling_is_mirostat(params)) {
+        dendp_sampling_note(&engine->sampling, &engine->cache, seq, slot, out);
+    }
+    return status;
+#else
+    return dendp_choose(engine->cpu.ops, logits, engine->model->config.n_vocab, params, slot->stream,
                         engine->cache.records[slot->record].len, engine->sample_ids, out);
-}
-
-DEND_IMPL dend_status dend_next(dend_engine *engine, dend_seq seq, const dend_sample_params *params,
-                                int32_t *token) {
-    dend_sampled sampled;
-    dend_status status;
-    if (!engine || !token) {
-        return DEND_ERR_ARGUMENT;
-    }
-    status = dend_seq_want_logits(engine, seq);
-    if (status == DEND_OK) {
-        status = dend_step(engine, 0);
-    }
-    if (status == DEND_OK || status == DEND_ERR_NO_LOGITS) { /* which others may lack, and not this one */
-        status = dend_sample(engine, seq, params, &sampled);
-    }
-    if (status != DEND_OK) {
-        return status == DEND_ERR_WAITING ? DEND_ERR_NO_LOGITS : status;
-    }
-    *token = sampled.token;
-    return dend_token_is_end(engine->model, sampled.token) ? DEND_END
-                                                           : dend_seq_append(engine, seq, token, 1);
+#endif
 }
