@@ -17,8 +17,7 @@
  * family adds a row here, a flag where it differs in a new way, and its tensors
  * to dendp_tensor_specs; rooms that read a flag never ask for a name.
  *
- * SLIDING layers see no further than a window: position q sees k when
- * q - k < window. Which layers slide is a bit each (dendp_config_slides).
+ * SLIDING layers see only a window: q sees k when q - k < window.
  *
  * Rotary embedding turns pairs of a head's values by position * frequency,
  * which is base^(-2i/n) of pair i, scaled as the file says (dendp_rope). Sliding
@@ -93,8 +92,8 @@ typedef enum dendp_tensor_role {
 #define DENDP_HAS_OWN_HEAD DENDP_HAS(HEAD)
 #define DENDP_HAS_ROPE_FREQS DENDP_HAS(ROPE_FREQS)
 
-/* Which layers slide when the file states a window and no pattern: none of them, since the family has no such
- * layers; all; or all but every n-th. */
+/* Which layers slide when the file states a window and no pattern: none, for want of such layers; all; or all but
+ * every n-th. */
 #define DENDP_SLIDES_NEVER (-1)
 #define DENDP_SLIDES_ALWAYS 0
 
@@ -550,10 +549,10 @@ static uint64_t dendp_config_element(const dendp_gguf_kv *kv, uint64_t i) {
 
 /* An integer of a scalar key, DENDP_MAX_CTX_TRAIN at most. */
 static bool dendp_config_count(const dendp_gguf_kv *kv, uint32_t *out) {
-    bool integer = kv->type != DENDP_GGUF_STRING && kv->type != DENDP_GGUF_ARRAY &&
-                   kv->type != DENDP_GGUF_F32 && kv->type != DENDP_GGUF_F64 && kv->type != DENDP_GGUF_BOOL;
-    *out = integer && kv->bits <= DENDP_MAX_CTX_TRAIN ? (uint32_t)kv->bits : 0;
-    return integer && kv->bits <= DENDP_MAX_CTX_TRAIN;
+    bool fits = kv->type != DENDP_GGUF_STRING && kv->type != DENDP_GGUF_ARRAY && kv->type != DENDP_GGUF_F32 &&
+                kv->type != DENDP_GGUF_F64 && kv->type != DENDP_GGUF_BOOL && kv->bits <= DENDP_MAX_CTX_TRAIN;
+    *out = fits ? (uint32_t)kv->bits : 0;
+    return fits;
 }
 
 /* The window, and which layers slide: a number n, all but every n-th (0: all),
@@ -788,8 +787,7 @@ static dend_status dendp_config_heads(dendp_config *c, const dendp_gguf *g, dend
     return DEND_OK;
 }
 
-/* Which tensors the model has: what its family needs, and what it allows and
- * is there (in the first layer: all layers have the same). */
+/* Which tensors the model has: what its family needs, and what it allows and its first layer has. */
 static void dendp_config_presence(dendp_config *c, const dendp_gguf *g) {
     uint32_t role;
     c->tensors = c->family->needs;
