@@ -34,6 +34,7 @@ struct dend_model {
     dendp_tokenizer tokenizer;
     char name[128], architecture[32];
     uint64_t n_params;
+    uint64_t fingerprint; /* dendp_model_fingerprint */
     void *memory; /* layers, vectors, panels */
     uint64_t memory_bytes;
     bool file_layout;        /* matrices are the file's rows, in `file` or in `memory` */
@@ -293,6 +294,59 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
     return status;
 }
 
+/* A hash of the hyper-parameters and of three rows of every matrix, as decoded:
+ * the same whether the matrices are packed or not. Tells models apart, and does
+ * not vouch for their files.  row [the widest matrix's columns] */
+static uint64_t dendp_model_fingerprint(dend_model *m, float *row) {
+    const dendp_config *c = &m->config;
+    uint32_t words[10], i, layer, role;
+    float numbers[3];
+    dendp_check h;
+    words[0] = c->n_vocab;
+    words[1] = c->n_layers;
+    words[2] = c->n_embd;
+    words[3] = c->n_heads;
+    words[4] = c->n_kv_heads;
+    words[5] = c->head_dim;
+    words[6] = c->n_rot;
+    words[7] = c->n_ff;
+    words[8] = c->tied_head;
+    words[9] = c->has_rope_freqs;
+    numbers[0] = c->norm_eps;
+    numbers[1] = c->rope_base;
+    numbers[2] = c->rope_scale;
+    dendp_check_begin(&h);
+    dendp_check_add(&h, m->architecture, strlen(m->architecture) + 1);
+    dendp_check_add(&h, words, sizeof words);
+    dendp_check_add(&h, numbers, sizeof numbers);
+    for (role = 0; role < DENDP_N_TENSOR_ROLES; role++) {
+        const dendp_tensor_spec *spec = &dendp_tensor_specs[role];
+        for (layer = 0; spec->rows != DENDP_EXTENT_ONE && layer < dendp_spec_count(spec, c); layer++) {
+            const dendp_panels *matrix = dendp_model_matrix(m, spec->role, layer);
+            dendp_check_add(&h, &matrix->type->id, sizeof matrix->type->id);
+            for (i = 0; i < 3; i++) {
+                dendp_panels_get_row(matrix, (uint32_t)((uint64_t)(matrix->n_rows - 1) * i / 2), row);
+                dendp_check_add(&h, row, matrix->k * sizeof(float));
+            }
+        }
+    }
+    return dendp_check_end(&h);
+}
+
+/* Fills in the fingerprint of a model with weights. */
+static dend_status dendp_model_mark(dend_model *m, dend_error *err) {
+    const dendp_config *c = &m->config;
+    uint64_t bytes =
+        dendp_max_u32(dendp_max_u32(c->n_embd, c->n_ff), c->n_heads * c->head_dim) * (uint64_t)sizeof(float);
+    float *row = (float *)dendp_alloc(&m->allocator, bytes);
+    if (!row) {
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for a row of weights", 0);
+    }
+    m->fingerprint = dendp_model_fingerprint(m, row);
+    dendp_free(&m->allocator, row, bytes);
+    return DEND_OK;
+}
+
 DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err) {
     dend_model_desc d;
     dendp_gguf g;
@@ -327,6 +381,9 @@ DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **
     if (status == DEND_OK && !d.vocab_only) {
         m->file_layout = d.keep_file_layout;
         status = dendp_model_load_weights(m, &g, err);
+    }
+    if (status == DEND_OK && m->has_weights) {
+        status = dendp_model_mark(m, err);
     }
     if (status == DEND_OK && m->file_layout && g.file.data) { /* the file is the model's from now on */
         m->file = g.file;
@@ -375,6 +432,7 @@ DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out
     out->n_params = model->n_params;
     out->weight_bytes = dendp_model_bytes(model);
     out->file_layout = model->file_layout;
+    out->fingerprint = model->fingerprint;
 }
 
 DEND_IMPL dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,

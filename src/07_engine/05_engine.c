@@ -20,6 +20,8 @@ struct dend_engine {
     const dend_model *model;
     uint64_t bytes; /* of this block */
     dendp_cache cache;
+    dendp_prefix_tree prefixes;
+    dendp_snapshot snapshot;
     dendp_pool pool;
     dendp_cpu cpu;
     dendp_backend backend;
@@ -81,7 +83,7 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
         d->isa = dendp_kernels_get(DEND_ISA_DEFAULT)->isa;
     }
     if (d->n_ctx > (1u << 24) || d->n_seqs > (1u << 24) || d->n_batch > 65536 ||
-        d->n_threads > DENDP_MAX_THREADS || d->n_logits > (1u << 20)) {
+        d->n_threads > DENDP_MAX_THREADS || d->n_logits > (1u << 20) || d->n_prefixes > (1u << 20)) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "a limit of the description is out of range", 0);
     }
     if (d->n_tree_rows > DENDP_MAX_TREE) {
@@ -137,11 +139,14 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     cd.n_seqs = d->n_seqs;
     cd.n_ctx = d->n_ctx;
     cd.n_logits = d->n_logits;
+    cd.n_prefixes = d->n_prefixes;
     cd.release_budget = d->release_budget;
     cd.seed = d->seed;
     dendp_codec_get(d->kv_type, d->isa, &cd.codec);
     before = carver->used;
     dendp_cache_carve(&e->cache, &cd, carver, &kv_bytes);
+    dendp_prefix_carve(&e->prefixes, &cd, carver);
+    dendp_snapshot_carve(&e->snapshot, &e->cache, carver);
     if (groups) { /* the description points at memory of its own from now on */
         *groups = group;
         e->cache.desc.groups = groups;
@@ -267,6 +272,8 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
     e->model = d.model;
     e->bytes = plan.total_bytes;
     dendp_cache_reset(&e->cache);
+    dendp_prefix_open(&e->prefixes, &e->cache);
+    e->snapshot.cache = &e->cache;
     e->cpu.pool = &e->pool;
     e->cpu.kernels = dendp_kernels_get(d.isa);
     e->cpu.ops = dendp_vector_ops_get(d.isa);
@@ -321,6 +328,14 @@ DEND_IMPL void dend_engine_get_stats(const dend_engine *engine, dend_engine_stat
     out->n_block_copies = c->n_block_copies;
     out->isa = engine->cpu.kernels->name;
     out->n_threads = engine->pool.n_threads;
+    out->n_prefixes = engine->prefixes.n_entries;
+    out->n_prefixes_free = engine->prefixes.n_free;
+    out->n_prefixes_pinned = engine->prefixes.n_pinned;
+    out->n_prefix_blocks = (uint32_t)(engine->prefixes.n_tokens / c->desc.block_tokens);
+    out->n_prefix_lookups = engine->prefixes.n_lookups;
+    out->n_prefix_hits = engine->prefixes.n_hits;
+    out->n_prefix_tokens = engine->prefixes.n_reused;
+    out->n_prefix_evictions = engine->prefixes.n_evictions;
 }
 
 /* -- sequences ------------------------------------------------------------------ */
@@ -334,11 +349,19 @@ DEND_IMPL dend_status dend_seq_fork(dend_engine *engine, dend_seq parent, uint32
 }
 
 DEND_IMPL dend_status dend_seq_drop(dend_engine *engine, dend_seq seq) {
-    return engine ? dendp_cache_seq_drop(&engine->cache, seq) : DEND_ERR_ARGUMENT;
+    const dendp_slot *slot = engine ? dendp_cache_slot(&engine->cache, seq) : NULL;
+    if (!slot) {
+        return engine ? DEND_ERR_STALE : DEND_ERR_ARGUMENT;
+    }
+    dendp_prefix_dropping(&engine->prefixes, slot);
+    return dendp_cache_seq_drop(&engine->cache, seq);
 }
 
 DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const int32_t *tokens, size_t n) {
     dendp_slot *slot;
+    dend_status status;
+    bool empty;
+    uint32_t reused;
     size_t i;
     if (!engine || (!tokens && n)) {
         return DEND_ERR_ARGUMENT;
@@ -352,7 +375,19 @@ DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const i
             return DEND_ERR_TOKEN;
         }
     }
-    return dendp_cache_append(&engine->cache, slot, tokens, n);
+    empty = engine->cache.records[slot->record].len == 0;
+    if (empty) {
+        dendp_prefix_adopt(&engine->prefixes, slot, tokens, n);
+    }
+    reused = empty ? engine->cache.records[slot->record].len : 0;
+    status = dendp_cache_append(&engine->cache, slot, reused ? tokens + reused : tokens, n - reused);
+    if (status != DEND_OK && empty) {
+        dendp_prefix_return(&engine->prefixes, slot);
+    }
+    if (status == DEND_OK && slot->reuse && n > 1) {
+        engine->cache.records[slot->record].list = true; /* a prompt, or a turn of a chat */
+    }
+    return status;
 }
 
 DEND_IMPL dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, const char *text,
@@ -403,6 +438,7 @@ DEND_IMPL dend_status dend_seq_get_info(const dend_engine *engine, dend_seq seq,
     out->rewind_min = dendp_record_rewind_min(&engine->cache, slot->record);
     out->prefix_hash = r->hash;
     out->stream = slot->stream;
+    out->n_reused = r->n_reused;
     out->has_logits = r->logits_row != DENDP_NONE;
     return DEND_OK;
 }
@@ -426,22 +462,6 @@ DEND_IMPL dend_status dend_seq_tokens(const dend_engine *engine, dend_seq seq, u
         out[i] = dendp_record_token(&engine->cache, slot->record, from + i);
     }
     return DEND_OK;
-}
-
-DEND_IMPL dend_status dend_seq_save(const dend_engine *engine, dend_seq seq, const dend_writer *to) {
-    const dendp_slot *slot;
-    if (!engine || !to || !to->write) {
-        return DEND_ERR_ARGUMENT;
-    }
-    slot = dendp_cache_slot(&engine->cache, seq);
-    return slot ? dendp_cache_save(&engine->cache, slot, to) : DEND_ERR_STALE;
-}
-
-DEND_IMPL dend_status dend_seq_load(dend_engine *engine, const dend_reader *from, dend_seq *out) {
-    if (!engine || !from || !from->read || !out) {
-        return DEND_ERR_ARGUMENT;
-    }
-    return dendp_cache_restore(&engine->cache, from, engine->model->config.n_vocab, out);
 }
 
 DEND_IMPL dend_status dend_seq_set_stream(dend_engine *engine, dend_seq seq, uint64_t stream) {
@@ -538,6 +558,7 @@ static void dendp_step_commit(dend_engine *e, uint32_t n) {
         }
         if (r + 1 == n || e->rows[r + 1].record != e->rows[r].record) {
             dendp_record_commit(&e->cache, e->rows[r].record, e->rows[r].pos + 1);
+            dendp_prefix_committed(&e->prefixes, e->rows[r].record);
         }
     }
     e->n_rows += n;

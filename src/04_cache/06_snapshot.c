@@ -1,0 +1,1232 @@
+/* ==========================================================================
+ * >>04.06 SNAPSHOT: sequences as bytes
+ * ==========================================================================
+ * Saves a set of sequences and brings it back into a cache of the same shape.
+ * What the sequences share is written once and is shared again afterwards:
+ * records, table nodes, blocks. Numbers in the file are those of the file, in
+ * the order of writing; a node names only nodes before it, so no cycle can be
+ * written down.
+ *
+ *     header     88 bytes: magic, byte order, version, fingerprint, counts, size, check
+ *     groups     shape and counts of each layer group
+ *     blocks     for each group: ready slots; the first group: hash, tokens
+ *     nodes      level, group, children or blocks; children before parents
+ *     records    lengths, hash, the table of each group
+ *     sequences  tag, random stream, record
+ *     sidecars   length and bytes of each
+ *     kv         for each group and layer: the tiles of every block with ready slots
+ *     end        hash of all checks
+ *
+ * A section is {kind, group, layer, 0, u64 bytes}, the bytes, and a 64-bit check
+ * of both. All numbers are in this machine's byte order, which the header marks.
+ * Tiles are the codec's bytes, and the codecs have one layout for all
+ * instruction sets. Slots that no saved sequence sees are written as zeros: the
+ * same sequences give the same bytes, and what others had there stays private.
+ *
+ * CHECK  Four lanes take a word each: lane = rotl(lane ^ word * C1, 31) * C2.
+ * Each step is invertible in the lane and in the word, so a change inside of one
+ * word never cancels out; other damage goes unseen once in about 2^64 times.
+ *
+ * RESTORE believes nothing. Counts are held against the size of the file and
+ * against what is free before anything is taken. Then blocks, nodes, records and
+ * handles are taken from their free lists, filled and verified section by
+ * section; every table is walked. Only when the end has been verified do they
+ * come to life. Until then nobody can see them, and whatever fails puts them
+ * back in the order in which they lay.
+ *
+ * Nothing is allocated: the numbering lies beside the cache (dendp_snapshot).
+ * ======================================================================== */
+
+#define DENDP_SESSION_VERSION 1u
+#define DENDP_SESSION_MARK 0x01020304u
+#define DENDP_SESSION_HEADER sizeof(dendp_session_header)
+#define DENDP_SIDECAR_BYTES 256u /* most of one sidecar */
+
+enum {
+    DENDP_SECTION_GROUPS = 1,
+    DENDP_SECTION_BLOCKS,
+    DENDP_SECTION_NODES,
+    DENDP_SECTION_RECORDS,
+    DENDP_SECTION_SEQUENCES,
+    DENDP_SECTION_SIDECARS,
+    DENDP_SECTION_KV,
+    DENDP_SECTION_END
+};
+
+static const unsigned char dendp_session_magic[8] = {0x89, 'D', 'S', 'E', 'S', '\r', '\n', 0x1a};
+
+typedef struct dendp_session_header {
+    unsigned char magic[8];
+    uint32_t mark, version;
+    uint64_t fingerprint; /* of the model */
+    uint64_t shape;       /* of the cache */
+    uint32_t block_tokens, n_groups;
+    uint32_t n_seqs, n_records, n_nodes, n_vocab;
+    uint64_t n_streams;
+    uint64_t side_bytes; /* of the section of sidecars */
+    uint64_t total;      /* of the file */
+    uint64_t check;      /* of all before it */
+} dendp_session_header;
+
+typedef struct dendp_session_section {
+    uint32_t kind, group, layer, zero;
+    uint64_t n_bytes;
+} dendp_session_section;
+
+typedef struct dendp_session_group {
+    uint32_t n_layers, n_kv_heads, head_dim, window;
+    uint64_t block_bytes;
+    uint32_t n_blocks, n_data; /* of them with ready slots */
+} dendp_session_group;
+
+typedef struct dendp_session_record {
+    uint32_t len, n_ready, n_reused, want_logits;
+    uint64_t hash;
+} dendp_session_record;
+
+typedef struct dendp_session_seq {
+    uint64_t tag, stream, n_forks;
+    uint32_t record, reuse;
+} dendp_session_seq;
+
+/* The numbering of one save or restore. */
+typedef struct dendp_snapshot {
+    dendp_cache *cache;
+    uint32_t *node_number, *node;     /* [n_nodes] number of a node, node of a number */
+    uint32_t *block_number, *block;   /* [n_groups][n_blocks] */
+    uint16_t *live;                   /* [n_groups][n_blocks] by block: slots that the sequences see */
+    uint32_t *record_number, *record; /* [n_seqs] */
+    uint32_t *slot, *slot_record;     /* [n_seqs] slot of a sequence of the file, number of its record */
+    unsigned char *tile;              /* one K and V tile */
+    uint32_t n_seqs, n_records, n_nodes;         /* numbered, or taken, so far */
+    uint32_t *n_blocks, *n_data, *n_taken;       /* [n_groups] of the file; and taken so far */
+} dendp_snapshot;
+
+static void dendp_snapshot_carve(dendp_snapshot *s, const dendp_cache *c, dendp_carver *carver) {
+    uint64_t n_blocks = (uint64_t)c->desc.n_blocks * c->desc.n_groups, n_seqs = c->desc.n_seqs, tile = 0;
+    uint32_t g;
+    for (g = 0; g < c->desc.n_groups; g++) {
+        uint32_t d = c->desc.groups[g].head_dim;
+        uint64_t bytes = c->desc.codec.k_bytes(d) + c->desc.codec.v_bytes(d);
+        tile = bytes > tile ? bytes : tile;
+    }
+    s->node_number = (uint32_t *)dendp_carve(carver, c->nodes.n_nodes, sizeof(uint32_t));
+    s->node = (uint32_t *)dendp_carve(carver, c->nodes.n_nodes, sizeof(uint32_t));
+    s->block_number = (uint32_t *)dendp_carve(carver, n_blocks, sizeof(uint32_t));
+    s->block = (uint32_t *)dendp_carve(carver, n_blocks, sizeof(uint32_t));
+    s->live = (uint16_t *)dendp_carve(carver, n_blocks, sizeof(uint16_t));
+    s->record_number = (uint32_t *)dendp_carve(carver, n_seqs, sizeof(uint32_t));
+    s->record = (uint32_t *)dendp_carve(carver, n_seqs, sizeof(uint32_t));
+    s->slot = (uint32_t *)dendp_carve(carver, n_seqs, sizeof(uint32_t));
+    s->slot_record = (uint32_t *)dendp_carve(carver, n_seqs, sizeof(uint32_t));
+    s->n_blocks = (uint32_t *)dendp_carve(carver, c->desc.n_groups, sizeof(uint32_t));
+    s->n_data = (uint32_t *)dendp_carve(carver, c->desc.n_groups, sizeof(uint32_t));
+    s->n_taken = (uint32_t *)dendp_carve(carver, c->desc.n_groups, sizeof(uint32_t));
+    s->tile = (unsigned char *)dendp_carve(carver, tile, 1);
+}
+
+/* -- check ---------------------------------------------------------------------- */
+
+/* A running hash of bytes, whatever the pieces they come in. */
+typedef struct dendp_check {
+    uint64_t lane[4], n;
+    unsigned char rest[32];
+} dendp_check;
+
+static void dendp_check_begin(dendp_check *h) {
+    uint32_t i;
+    memset(h, 0, sizeof *h);
+    for (i = 0; i < 4; i++) {
+        h->lane[i] = dendp_hash_key(i);
+    }
+}
+
+static uint64_t dendp_check_word(uint64_t lane, uint64_t word) {
+    lane ^= word * 0xd6e8feb86659fd93u;
+    return (lane << 31 | lane >> 33) * 0x9fb21c651e98df25u;
+}
+
+/* n is a multiple of 32. */
+static void dendp_check_lines(dendp_check *h, const unsigned char *p, size_t n) {
+    uint64_t a = h->lane[0], b = h->lane[1], c = h->lane[2], d = h->lane[3], w[4];
+    for (; n > 0; p += 32, n -= 32) {
+        memcpy(w, p, 32);
+        a = dendp_check_word(a, w[0]);
+        b = dendp_check_word(b, w[1]);
+        c = dendp_check_word(c, w[2]);
+        d = dendp_check_word(d, w[3]);
+    }
+    h->lane[0] = a;
+    h->lane[1] = b;
+    h->lane[2] = c;
+    h->lane[3] = d;
+}
+
+static void dendp_check_add(dendp_check *h, const void *data, size_t n) {
+    const unsigned char *p = (const unsigned char *)data;
+    size_t held = (size_t)(h->n % 32), take;
+    h->n += n;
+    if (held > 0) {
+        take = 32 - held < n ? 32 - held : n;
+        memcpy(h->rest + held, p, take);
+        p += take;
+        n -= take;
+        if (held + take < 32) {
+            return;
+        }
+        dendp_check_lines(h, h->rest, 32);
+    }
+    dendp_check_lines(h, p, n & ~(size_t)31);
+    if (n % 32) {
+        memcpy(h->rest, p + (n & ~(size_t)31), n % 32);
+    }
+}
+
+static uint64_t dendp_check_end(const dendp_check *h) {
+    dendp_check last = *h;
+    uint64_t sum = h->n;
+    uint32_t i;
+    if (h->n % 32) {
+        memset(last.rest + h->n % 32, 0, 32 - (size_t)(h->n % 32));
+        dendp_check_lines(&last, last.rest, 32);
+    }
+    for (i = 0; i < 4; i++) {
+        sum = dendp_hash2(sum, last.lane[i]);
+    }
+    return sum;
+}
+
+/* -- what both directions compute ------------------------------------------------- */
+
+/* What two caches must share for blocks to be exchanged. */
+static uint64_t dendp_cache_shape(const dendp_cache *c) {
+    dendp_check h;
+    uint32_t i;
+    dendp_check_begin(&h);
+    dendp_check_add(&h, &c->desc.block_tokens, sizeof(uint32_t));
+    dendp_check_add(&h, c->desc.codec.name, strlen(c->desc.codec.name) + 1);
+    for (i = 0; i < c->desc.n_groups; i++) {
+        dendp_check_add(&h, &c->groups[i].desc, sizeof c->groups[i].desc);
+        dendp_check_add(&h, &c->pools[i].block_bytes, sizeof(uint64_t));
+    }
+    for (i = 0; i < c->desc.n_sidecars; i++) {
+        dendp_check_add(&h, c->desc.sidecars[i]->name, strlen(c->desc.sidecars[i]->name) + 1);
+    }
+    return dendp_check_end(&h);
+}
+
+/* Bytes of one layer in a block: tiles of all its heads, which lie together. */
+static uint64_t dendp_cache_layer_bytes(const dendp_cache *c, uint32_t g) {
+    return c->pools[g].block_bytes / c->groups[g].desc.n_layers;
+}
+
+static uint64_t dendp_session_block_bytes(const dendp_cache *c, uint32_t g) {
+    return g == 0 ? 16 + (uint64_t)c->desc.block_tokens * sizeof(int32_t) : 8;
+}
+
+#define DENDP_SESSION_NODE_BYTES (8u + DENDP_FANOUT * 4u)
+
+static uint64_t dendp_session_record_bytes(const dendp_cache *c) {
+    return sizeof(dendp_session_record) + (uint64_t)c->desc.n_groups * 16;
+}
+
+/* *total += a section of count * size bytes; false when that overflows. */
+static bool dendp_session_add(uint64_t *total, uint64_t count, uint64_t size) {
+    uint64_t bytes;
+    return dendp_mul(count, size, &bytes) &&
+           dendp_add(bytes, sizeof(dendp_session_section) + sizeof(uint64_t), &bytes) &&
+           dendp_add(*total, bytes, total);
+}
+
+/* Bytes of a file with these counts; false when they overflow. */
+static bool dendp_session_total(const dendp_cache *c, const dendp_session_header *h,
+                                const uint32_t *n_blocks, const uint32_t *n_data, uint64_t *total) {
+    uint32_t g, layer;
+    *total = DENDP_SESSION_HEADER;
+    if (!dendp_session_add(total, c->desc.n_groups, sizeof(dendp_session_group)) ||
+        !dendp_session_add(total, h->n_nodes, DENDP_SESSION_NODE_BYTES) ||
+        !dendp_session_add(total, h->n_records, dendp_session_record_bytes(c)) ||
+        !dendp_session_add(total, h->n_seqs, sizeof(dendp_session_seq)) ||
+        !dendp_session_add(total, h->side_bytes, 1) || !dendp_session_add(total, 1, sizeof(uint64_t))) {
+        return false;
+    }
+    for (g = 0; g < c->desc.n_groups; g++) {
+        if (!dendp_session_add(total, n_blocks[g], dendp_session_block_bytes(c, g))) {
+            return false;
+        }
+        for (layer = 0; layer < c->groups[g].desc.n_layers; layer++) {
+            if (!dendp_session_add(total, n_data[g], dendp_cache_layer_bytes(c, g))) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* -- saving: numbering ------------------------------------------------------------- */
+
+/* The node of `level` over block `index` of a table. */
+static uint32_t dendp_table_node(const dendp_node_pool *np, const dendp_table *t, uint32_t level,
+                                 uint32_t index) {
+    uint32_t id = t->root, at;
+    for (at = t->depth - 1; at > level; at--) {
+        id = np->nodes[id].child[dendp_table_digit(index, at)];
+    }
+    return id;
+}
+
+/* Slots of a block that the sequences see and that are computed. */
+static uint32_t dendp_snapshot_ready(const dendp_snapshot *s, uint32_t g, uint32_t block) {
+    return dendp_min_u32(s->cache->pools[g].ready[block], s->live[(size_t)g * s->cache->desc.n_blocks + block]);
+}
+
+/* Numbers the records, blocks and nodes of these sequences, each in the order in
+ * which a walk meets it, nodes level by level. STALE; ARGUMENT for one named twice. */
+static dend_status dendp_snapshot_number(dendp_snapshot *s, const dend_seq *seqs, uint32_t n) {
+    const dendp_cache *c = s->cache;
+    uint32_t P = c->desc.block_tokens, N = c->desc.n_blocks, i, g, level, deepest = 0;
+    s->n_seqs = s->n_records = s->n_nodes = 0;
+    for (i = 0; i < c->desc.n_seqs; i++) {
+        s->record_number[i] = s->slot_record[i] = DENDP_NONE;
+    }
+    for (i = 0; i < n; i++) {
+        const dendp_slot *slot = dendp_cache_slot(c, seqs[i]);
+        if (!slot) {
+            return DEND_ERR_STALE;
+        }
+        if (s->slot_record[seqs[i].slot] != DENDP_NONE) {
+            return DEND_ERR_ARGUMENT;
+        }
+        if (s->record_number[slot->record] == DENDP_NONE) {
+            s->record_number[slot->record] = s->n_records;
+            s->record[s->n_records++] = slot->record;
+        }
+        s->slot_record[seqs[i].slot] = s->record_number[slot->record];
+        s->slot[s->n_seqs++] = seqs[i].slot;
+    }
+    for (i = 0; i < c->nodes.n_nodes; i++) {
+        s->node_number[i] = DENDP_NONE;
+    }
+    for (g = 0; g < c->desc.n_groups; g++) {
+        uint32_t *number = s->block_number + (size_t)g * N;
+        uint16_t *live = s->live + (size_t)g * N;
+        s->n_blocks[g] = s->n_data[g] = 0;
+        for (i = 0; i < N; i++) {
+            number[i] = DENDP_NONE;
+            live[i] = 0;
+        }
+        for (i = 0; i < s->n_records; i++) {
+            const dendp_table *t = dendp_cache_table(c, s->record[i], g);
+            const dendp_node *leaf = NULL;
+            uint32_t index, len = c->records[s->record[i]].len;
+            deepest = dendp_max_u32(deepest, t->depth);
+            for (index = t->first; index < t->n_blocks; index++) {
+                uint32_t block, sees = dendp_min_u32(P, len - index * P);
+                leaf = !leaf || index % DENDP_FANOUT == 0 ? dendp_table_leaf(&c->nodes, t, index) : leaf;
+                block = leaf->entry[index % DENDP_FANOUT].block;
+                if (number[block] == DENDP_NONE) {
+                    s->block[(size_t)g * N + s->n_blocks[g]] = block;
+                    number[block] = s->n_blocks[g]++;
+                }
+                live[block] = (uint16_t)dendp_max_u32(live[block], sees);
+            }
+        }
+        for (i = 0; i < s->n_blocks[g]; i++) {
+            s->n_data[g] += dendp_snapshot_ready(s, g, s->block[(size_t)g * N + i]) ? 1u : 0u;
+        }
+    }
+    for (level = 0; level < deepest; level++) {
+        for (i = 0; i < s->n_records; i++) {
+            for (g = 0; g < c->desc.n_groups; g++) {
+                const dendp_table *t = dendp_cache_table(c, s->record[i], g);
+                uint64_t index;
+                for (index = 0; level < t->depth && index < t->n_blocks;
+                     index += dendp_table_capacity(level + 1)) {
+                    uint32_t id = dendp_table_node(&c->nodes, t, level, (uint32_t)index);
+                    if (s->node_number[id] == DENDP_NONE) {
+                        s->node_number[id] = s->n_nodes;
+                        s->node[s->n_nodes++] = id;
+                    }
+                }
+            }
+        }
+    }
+    return DEND_OK;
+}
+
+/* -- saving: writing --------------------------------------------------------------- */
+
+typedef struct dendp_sink {
+    const dend_writer *to;
+    dendp_check section, all;
+    bool failed;
+} dendp_sink;
+
+static void dendp_sink_put(dendp_sink *w, const void *data, size_t n) {
+    dendp_check_add(&w->section, data, n);
+    w->failed = w->failed || (n && !w->to->write(w->to->user, data, n));
+}
+
+static void dendp_sink_begin(dendp_sink *w, uint32_t kind, uint32_t group, uint32_t layer, uint64_t n_bytes) {
+    dendp_session_section head;
+    head.kind = kind;
+    head.group = group;
+    head.layer = layer;
+    head.zero = 0;
+    head.n_bytes = n_bytes;
+    dendp_check_begin(&w->section);
+    dendp_sink_put(w, &head, sizeof head);
+}
+
+static void dendp_sink_end(dendp_sink *w) {
+    uint64_t check = dendp_check_end(&w->section);
+    dendp_check_add(&w->all, &check, sizeof check);
+    dendp_sink_put(w, &check, sizeof check);
+}
+
+static uint64_t dendp_sidecar_bytes(const dendp_cache *c, uint32_t record, uint32_t which) {
+    uint32_t handle = c->records[record].sidecar[which];
+    return handle ? c->desc.sidecars[which]->bytes(c->desc.sidecars[which]->user, handle) : 0;
+}
+
+/* Counts and size of the numbered sequences. UNSUPPORTED when a sidecar is too large. */
+static dend_status dendp_snapshot_header(const dendp_snapshot *s, uint64_t fingerprint, uint32_t n_vocab,
+                                         dendp_session_header *h) {
+    const dendp_cache *c = s->cache;
+    uint32_t i, k;
+    dendp_check check;
+    memset(h, 0, sizeof *h);
+    memcpy(h->magic, dendp_session_magic, sizeof h->magic);
+    h->mark = DENDP_SESSION_MARK;
+    h->version = DENDP_SESSION_VERSION;
+    h->fingerprint = fingerprint;
+    h->shape = dendp_cache_shape(c);
+    h->block_tokens = c->desc.block_tokens;
+    h->n_groups = c->desc.n_groups;
+    h->n_seqs = s->n_seqs;
+    h->n_records = s->n_records;
+    h->n_nodes = s->n_nodes;
+    h->n_vocab = n_vocab;
+    h->n_streams = c->n_streams;
+    for (i = 0; i < s->n_records; i++) {
+        for (k = 0; k < c->desc.n_sidecars; k++) {
+            uint64_t bytes = dendp_sidecar_bytes(c, s->record[i], k);
+            if (bytes > DENDP_SIDECAR_BYTES) {
+                return DEND_ERR_UNSUPPORTED;
+            }
+            h->side_bytes += 8 + bytes;
+        }
+    }
+    if (!dendp_session_total(c, h, s->n_blocks, s->n_data, &h->total)) {
+        return DEND_ERR_UNSUPPORTED;
+    }
+    dendp_check_begin(&check);
+    dendp_check_add(&check, h, DENDP_SESSION_HEADER - 8);
+    h->check = dendp_check_end(&check);
+    return DEND_OK;
+}
+
+static void dendp_snapshot_put_groups(const dendp_snapshot *s, dendp_sink *w) {
+    const dendp_cache *c = s->cache;
+    uint32_t g;
+    dendp_sink_begin(w, DENDP_SECTION_GROUPS, 0, 0, c->desc.n_groups * sizeof(dendp_session_group));
+    for (g = 0; g < c->desc.n_groups; g++) {
+        dendp_session_group group;
+        memset(&group, 0, sizeof group);
+        group.n_layers = c->groups[g].desc.n_layers;
+        group.n_kv_heads = c->groups[g].desc.n_kv_heads;
+        group.head_dim = c->groups[g].desc.head_dim;
+        group.window = c->groups[g].desc.window;
+        group.block_bytes = c->pools[g].block_bytes;
+        group.n_blocks = s->n_blocks[g];
+        group.n_data = s->n_data[g];
+        dendp_sink_put(w, &group, sizeof group);
+    }
+    dendp_sink_end(w);
+}
+
+static void dendp_snapshot_put_blocks(const dendp_snapshot *s, dendp_sink *w, uint32_t g) {
+    const dendp_cache *c = s->cache;
+    const dendp_block_pool *pool = &c->pools[g];
+    uint32_t i, P = c->desc.block_tokens;
+    dendp_sink_begin(w, DENDP_SECTION_BLOCKS, g, 0, s->n_blocks[g] * dendp_session_block_bytes(c, g));
+    for (i = 0; i < s->n_blocks[g]; i++) {
+        uint32_t block = s->block[(size_t)g * c->desc.n_blocks + i], words[2] = {0, 0}, slot;
+        uint32_t live = s->live[(size_t)g * c->desc.n_blocks + block];
+        words[0] = dendp_snapshot_ready(s, g, block);
+        dendp_sink_put(w, words, sizeof words);
+        if (g == 0) {
+            int32_t tokens[DENDP_TILE];
+            dendp_sink_put(w, &pool->hash[block], sizeof(uint64_t));
+            for (slot = 0; slot < P; slot++) { /* of slots that nobody sees: none */
+                tokens[slot % DENDP_TILE] = slot < live ? pool->tokens[(size_t)block * P + slot] : 0;
+                if (slot % DENDP_TILE == DENDP_TILE - 1) {
+                    dendp_sink_put(w, tokens, sizeof tokens);
+                }
+            }
+        }
+    }
+    dendp_sink_end(w);
+}
+
+static void dendp_snapshot_put_nodes(const dendp_snapshot *s, dendp_sink *w) {
+    const dendp_cache *c = s->cache;
+    uint32_t i, k;
+    dendp_sink_begin(w, DENDP_SECTION_NODES, 0, 0, (uint64_t)s->n_nodes * DENDP_SESSION_NODE_BYTES);
+    for (i = 0; i < s->n_nodes; i++) {
+        const dendp_node_head *head = &c->nodes.heads[s->node[i]];
+        const dendp_node *node = &c->nodes.nodes[s->node[i]];
+        uint32_t words[2 + DENDP_FANOUT];
+        words[0] = head->level;
+        words[1] = head->group;
+        for (k = 0; k < DENDP_FANOUT; k++) {
+            uint32_t to = head->level > 0 ? node->child[k] : node->entry[k].block;
+            const uint32_t *number =
+                head->level > 0 ? s->node_number : s->block_number + (size_t)head->group * c->desc.n_blocks;
+            words[2 + k] = to == DENDP_NONE ? DENDP_NONE : number[to];
+        }
+        dendp_sink_put(w, words, sizeof words);
+    }
+    dendp_sink_end(w);
+}
+
+static void dendp_snapshot_put_records(const dendp_snapshot *s, dendp_sink *w) {
+    const dendp_cache *c = s->cache;
+    uint32_t i, g;
+    dendp_sink_begin(w, DENDP_SECTION_RECORDS, 0, 0, s->n_records * dendp_session_record_bytes(c));
+    for (i = 0; i < s->n_records; i++) {
+        const dendp_record *r = &c->records[s->record[i]];
+        dendp_session_record record;
+        memset(&record, 0, sizeof record);
+        record.len = r->len;
+        record.n_ready = r->n_ready;
+        record.n_reused = r->n_reused;
+        record.want_logits = r->want_logits || r->logits_row != DENDP_NONE;
+        record.hash = r->hash;
+        dendp_sink_put(w, &record, sizeof record);
+        for (g = 0; g < c->desc.n_groups; g++) {
+            const dendp_table *t = dendp_cache_table(c, s->record[i], g);
+            uint32_t words[4];
+            words[0] = t->root == DENDP_NONE ? DENDP_NONE : s->node_number[t->root];
+            words[1] = t->depth;
+            words[2] = t->n_blocks;
+            words[3] = t->first;
+            dendp_sink_put(w, words, sizeof words);
+        }
+    }
+    dendp_sink_end(w);
+}
+
+static void dendp_snapshot_put_sequences(const dendp_snapshot *s, dendp_sink *w, const uint64_t *tags) {
+    uint32_t i;
+    dendp_sink_begin(w, DENDP_SECTION_SEQUENCES, 0, 0, s->n_seqs * sizeof(dendp_session_seq));
+    for (i = 0; i < s->n_seqs; i++) {
+        const dendp_slot *slot = &s->cache->slots[s->slot[i]];
+        dendp_session_seq seq;
+        seq.tag = tags ? tags[i] : i;
+        seq.stream = slot->stream;
+        seq.n_forks = slot->n_forks;
+        seq.record = s->slot_record[s->slot[i]];
+        seq.reuse = slot->reuse;
+        dendp_sink_put(w, &seq, sizeof seq);
+    }
+    dendp_sink_end(w);
+}
+
+/* False when a sidecar cannot be written. */
+static bool dendp_snapshot_put_sidecars(const dendp_snapshot *s, dendp_sink *w, uint64_t side_bytes) {
+    const dendp_cache *c = s->cache;
+    uint32_t i, k;
+    dendp_sink_begin(w, DENDP_SECTION_SIDECARS, 0, 0, side_bytes);
+    for (i = 0; i < s->n_records; i++) {
+        for (k = 0; k < c->desc.n_sidecars; k++) {
+            const dendp_sidecar_vtable *vt = c->desc.sidecars[k];
+            uint64_t bytes = dendp_sidecar_bytes(c, s->record[i], k);
+            unsigned char data[DENDP_SIDECAR_BYTES];
+            memset(data, 0, sizeof data);
+            if (bytes && !vt->save(vt->user, c->records[s->record[i]].sidecar[k], data)) {
+                return false;
+            }
+            dendp_sink_put(w, &bytes, sizeof bytes);
+            dendp_sink_put(w, data, (size_t)bytes);
+        }
+    }
+    dendp_sink_end(w);
+    return true;
+}
+
+/* The tiles of one layer. Whole ones go as they are; of a tile that is partly
+ * live its slots are put into a new one. */
+static void dendp_snapshot_put_kv(const dendp_snapshot *s, dendp_sink *w, uint32_t g, uint32_t layer) {
+    const dendp_cache *c = s->cache;
+    const dendp_group *group = &c->groups[g];
+    const dendp_codec *codec = &c->desc.codec;
+    uint32_t i, head, tile, d = group->desc.head_dim;
+    dendp_sink_begin(w, DENDP_SECTION_KV, g, layer, s->n_data[g] * dendp_cache_layer_bytes(c, g));
+    for (i = 0; i < s->n_blocks[g]; i++) {
+        uint32_t block = s->block[(size_t)g * c->desc.n_blocks + i];
+        uint32_t live = dendp_snapshot_ready(s, g, block);
+        if (live == c->desc.block_tokens) {
+            dendp_sink_put(w, dendp_cache_tile(c, g, block, layer, 0, 0),
+                           (size_t)dendp_cache_layer_bytes(c, g));
+        } else if (live > 0) {
+            for (head = 0; head < group->desc.n_kv_heads; head++) {
+                for (tile = 0; tile < group->tiles_per_block; tile++) {
+                    unsigned char *k = dendp_cache_tile(c, g, block, layer, head, tile);
+                    uint32_t n = live > tile * DENDP_TILE ? live - tile * DENDP_TILE : 0;
+                    if (n < DENDP_TILE) {
+                        memset(s->tile, 0, (size_t)group->tile_bytes);
+                        if (codec->truncate) {
+                            codec->truncate(s->tile, s->tile + group->k_bytes, d, 0);
+                        }
+                        if (n > 0) {
+                            codec->copy_slots(s->tile, s->tile + group->k_bytes, 0, k, k + group->k_bytes, 0,
+                                              n, d);
+                        }
+                        k = s->tile;
+                    }
+                    dendp_sink_put(w, k, (size_t)group->tile_bytes);
+                }
+            }
+        }
+    }
+    dendp_sink_end(w);
+}
+
+/* Writes sequences, with a tag each (NULL: 0, 1, 2, ...). *n_bytes is their size;
+ * with `to` NULL nothing else happens. The cache does not change.
+ * STALE, ARGUMENT (one twice), UNSUPPORTED (a sidecar is too large), IO. */
+static dend_status dendp_cache_save(dendp_snapshot *s, const dend_seq *seqs, const uint64_t *tags, uint32_t n,
+                                    uint64_t fingerprint, uint32_t n_vocab, const dend_writer *to,
+                                    uint64_t *n_bytes) {
+    dendp_session_header h;
+    dendp_sink sink, *w = &sink;
+    uint64_t all;
+    uint32_t g, layer;
+    dend_status status = dendp_snapshot_number(s, seqs, n);
+    if (status == DEND_OK) {
+        status = dendp_snapshot_header(s, fingerprint, n_vocab, &h);
+    }
+    if (status != DEND_OK) {
+        return status;
+    }
+    *n_bytes = h.total;
+    if (!to) {
+        return DEND_OK;
+    }
+    w->to = to;
+    w->failed = false;
+    dendp_check_begin(&w->all);
+    dendp_check_begin(&w->section);
+    dendp_sink_put(w, &h, sizeof h);
+    dendp_check_add(&w->all, &h.check, sizeof h.check);
+    dendp_snapshot_put_groups(s, w);
+    for (g = 0; g < s->cache->desc.n_groups; g++) {
+        dendp_snapshot_put_blocks(s, w, g);
+    }
+    dendp_snapshot_put_nodes(s, w);
+    dendp_snapshot_put_records(s, w);
+    dendp_snapshot_put_sequences(s, w, tags);
+    if (!dendp_snapshot_put_sidecars(s, w, h.side_bytes)) {
+        return DEND_ERR_UNSUPPORTED;
+    }
+    for (g = 0; g < s->cache->desc.n_groups; g++) {
+        for (layer = 0; layer < s->cache->groups[g].desc.n_layers && !w->failed; layer++) {
+            dendp_snapshot_put_kv(s, w, g, layer);
+        }
+    }
+    all = dendp_check_end(&w->all);
+    dendp_sink_begin(w, DENDP_SECTION_END, 0, 0, sizeof all);
+    dendp_sink_put(w, &all, sizeof all);
+    dendp_sink_end(w);
+    return w->failed ? DEND_ERR_IO : DEND_OK;
+}
+
+/* -- restoring ----------------------------------------------------------------------- */
+
+typedef struct dendp_source {
+    const dend_reader *reader;
+    dend_error *err;
+    uint64_t at, section_at;
+    dendp_check section, all;
+} dendp_source;
+
+static dend_status dendp_source_get(dendp_source *f, void *dst, size_t n) {
+    if (n > f->reader->size - f->at) {
+        return DENDP_FAIL(f->err, DEND_ERR_FORMAT, "the session is cut off", f->section_at);
+    }
+    if (n && !f->reader->read(f->reader->user, f->at, dst, n)) {
+        return DENDP_FAIL(f->err, DEND_ERR_IO, "the session cannot be read", f->at);
+    }
+    f->at += n;
+    dendp_check_add(&f->section, dst, n);
+    return DEND_OK;
+}
+
+static dend_status dendp_source_begin(dendp_source *f, uint32_t kind, uint32_t group, uint32_t layer,
+                                      uint64_t n_bytes) {
+    dendp_session_section head;
+    dend_status status;
+    f->section_at = f->at;
+    dendp_check_begin(&f->section);
+    status = dendp_source_get(f, &head, sizeof head);
+    if (status == DEND_OK && (head.kind != kind || head.group != group || head.layer != layer ||
+                              head.zero != 0 || head.n_bytes != n_bytes)) {
+        status = DENDP_FAIL(f->err, DEND_ERR_FORMAT, "another section belongs here", f->section_at);
+    }
+    return status;
+}
+
+static dend_status dendp_source_end(dendp_source *f) {
+    uint64_t expected = dendp_check_end(&f->section), check;
+    dend_status status = dendp_source_get(f, &check, sizeof check);
+    dendp_check_add(&f->all, &check, sizeof check);
+    return status == DEND_OK && check != expected
+               ? DENDP_FAIL(f->err, DEND_ERR_FORMAT, "the check of a section does not match", f->section_at)
+               : status;
+}
+
+/* A section whose bytes are not what save writes. */
+static dend_status dendp_source_bad(const dendp_source *f, const char *msg) {
+    return DENDP_FAIL(f->err, DEND_ERR_FORMAT, msg, f->section_at);
+}
+
+/* Reads and judges the header, then the counts of the groups. Nothing is taken. */
+static dend_status dendp_snapshot_get_header(dendp_snapshot *s, dendp_source *f, uint64_t fingerprint,
+                                             uint32_t n_vocab, dendp_session_header *h) {
+    const dendp_cache *c = s->cache;
+    uint32_t swapped = 0x04030201u, g;
+    uint64_t total;
+    dendp_check check;
+    dend_status status = dendp_source_get(f, h, sizeof *h);
+    if (status != DEND_OK) {
+        return status;
+    }
+    if (memcmp(h->magic, dendp_session_magic, sizeof h->magic) != 0) {
+        return dendp_source_bad(f, "this is no session");
+    }
+    if (h->mark == swapped) {
+        return DENDP_FAIL(f->err, DEND_ERR_UNSUPPORTED, "saved on a machine of the other byte order", 8);
+    }
+    dendp_check_begin(&check);
+    dendp_check_add(&check, h, DENDP_SESSION_HEADER - 8);
+    if (h->check != dendp_check_end(&check) || h->mark != DENDP_SESSION_MARK) {
+        return dendp_source_bad(f, "the check of the header does not match");
+    }
+    dendp_check_add(&f->all, &h->check, sizeof h->check);
+    if (h->version != DENDP_SESSION_VERSION) {
+        return DENDP_FAIL(f->err, DEND_ERR_UNSUPPORTED, "a session of another version", 12);
+    }
+    if (h->fingerprint != fingerprint || h->n_vocab != n_vocab) {
+        return DENDP_FAIL(f->err, DEND_ERR_UNSUPPORTED, "saved with another model", 16);
+    }
+    if (h->block_tokens != c->desc.block_tokens) {
+        return DENDP_FAIL(f->err, DEND_ERR_UNSUPPORTED, "saved with another block size", 32);
+    }
+    if (h->shape != dendp_cache_shape(c) || h->n_groups != c->desc.n_groups) {
+        return DENDP_FAIL(f->err, DEND_ERR_UNSUPPORTED, "saved with another KV type, or other sidecars", 24);
+    }
+    status = dendp_source_begin(f, DENDP_SECTION_GROUPS, 0, 0,
+                                c->desc.n_groups * sizeof(dendp_session_group));
+    for (g = 0; g < c->desc.n_groups && status == DEND_OK; g++) {
+        dendp_session_group group;
+        status = dendp_source_get(f, &group, sizeof group);
+        if (status == DEND_OK) {
+            s->n_blocks[g] = group.n_blocks;
+            s->n_data[g] = group.n_data;
+            if (group.n_layers != c->groups[g].desc.n_layers ||
+                group.n_kv_heads != c->groups[g].desc.n_kv_heads ||
+                group.head_dim != c->groups[g].desc.head_dim || group.window != c->groups[g].desc.window ||
+                group.block_bytes != c->pools[g].block_bytes || group.n_data > group.n_blocks) {
+                status = dendp_source_bad(f, "a group of layers is not what the header says");
+            }
+        }
+    }
+    if (status == DEND_OK) {
+        status = dendp_source_end(f);
+    }
+    if (status == DEND_OK &&
+        (!dendp_session_total(c, h, s->n_blocks, s->n_data, &total) || h->total != total ||
+         h->n_records > h->n_seqs || h->side_bytes < (uint64_t)h->n_records * c->desc.n_sidecars * 8)) {
+        status = DENDP_FAIL(f->err, DEND_ERR_FORMAT, "the counts do not agree with the size", 0);
+    }
+    if (status == DEND_OK && f->reader->size != total) {
+        status = DENDP_FAIL(f->err, DEND_ERR_FORMAT,
+                            f->reader->size < total ? "the session is cut off" : "bytes follow the session",
+                            f->reader->size < total ? f->reader->size : total);
+    }
+    return status;
+}
+
+/* True when everything that the file wants is free. */
+static bool dendp_snapshot_reserve(const dendp_snapshot *s, uint32_t n_nodes) {
+    dendp_cache *c = s->cache;
+    uint32_t g;
+    for (;;) {
+        bool enough = c->nodes.n_free >= n_nodes;
+        for (g = 0; g < c->desc.n_groups; g++) {
+            enough = enough && c->pools[g].n_free >= s->n_blocks[g];
+        }
+        if (enough) {
+            return true;
+        }
+        if (c->nodes.first_pending != DENDP_NONE) {
+            dendp_node_reclaim(&c->nodes, 1);
+        } else if (!dendp_cache_give_up(c, DENDP_NONE, n_nodes)) {
+            return false;
+        }
+    }
+}
+
+/* Takes blocks, and reads what is known of them. */
+static dend_status dendp_snapshot_get_blocks(dendp_snapshot *s, dendp_source *f, uint32_t g,
+                                             uint32_t n_vocab) {
+    dendp_cache *c = s->cache;
+    dendp_block_pool *pool = &c->pools[g];
+    uint32_t P = c->desc.block_tokens, slot, n_data = 0;
+    dend_status status =
+        dendp_source_begin(f, DENDP_SECTION_BLOCKS, g, 0, s->n_blocks[g] * dendp_session_block_bytes(c, g));
+    while (status == DEND_OK && s->n_taken[g] < s->n_blocks[g]) {
+        uint32_t block = dendp_block_take(pool), words[2];
+        s->block_number[(size_t)g * c->desc.n_blocks + block] = DENDP_NONE; /* its place in the tables */
+        s->live[(size_t)g * c->desc.n_blocks + block] = 0;
+        s->block[(size_t)g * c->desc.n_blocks + s->n_taken[g]++] = block;
+        pool->count[block] = 0; /* leaves will name it */
+        dendp_block_truncate(c, g, block, 0);
+        status = dendp_source_get(f, words, sizeof words);
+        if (status == DEND_OK && (words[0] > P || words[1] != 0)) {
+            status = dendp_source_bad(f, "a block has more computed slots than slots");
+        }
+        if (status != DEND_OK) {
+            break;
+        }
+        pool->ready[block] = pool->claimed[block] = (uint16_t)words[0];
+        n_data += words[0] ? 1u : 0u;
+        if (g == 0) {
+            status = dendp_source_get(f, &pool->hash[block], sizeof(uint64_t));
+            if (status == DEND_OK) {
+                status = dendp_source_get(f, pool->tokens + (size_t)block * P, P * sizeof(int32_t));
+            }
+            for (slot = 0; slot < P && status == DEND_OK; slot++) {
+                int32_t token = pool->tokens[(size_t)block * P + slot];
+                if (token < 0 || (uint32_t)token >= n_vocab) {
+                    status = dendp_source_bad(f, "a token is outside of the vocabulary");
+                }
+            }
+        }
+    }
+    if (status == DEND_OK && n_data != s->n_data[g]) {
+        status = dendp_source_bad(f, "the number of blocks with data is wrong");
+    }
+    return status == DEND_OK ? dendp_source_end(f) : status;
+}
+
+/* Takes nodes. Each names blocks of its group, or nodes before it. */
+static dend_status dendp_snapshot_get_nodes(dendp_snapshot *s, dendp_source *f, uint32_t n) {
+    dendp_cache *c = s->cache;
+    dendp_node_pool *np = &c->nodes;
+    uint32_t k;
+    dend_status status =
+        dendp_source_begin(f, DENDP_SECTION_NODES, 0, 0, (uint64_t)n * DENDP_SESSION_NODE_BYTES);
+    while (status == DEND_OK && s->n_nodes < n) {
+        uint32_t words[2 + DENDP_FANOUT], id;
+        status = dendp_source_get(f, words, sizeof words);
+        if (status == DEND_OK && (words[0] >= DENDP_MAX_DEPTH || words[1] >= c->desc.n_groups)) {
+            status = dendp_source_bad(f, "a table node is of no level or group");
+        }
+        if (status != DEND_OK) {
+            break;
+        }
+        id = dendp_node_take(np, words[0], words[1]);
+        np->heads[id].count = 0;
+        for (k = 0; k < DENDP_FANOUT; k++) {
+            uint32_t to = words[2 + k];
+            if (to == DENDP_NONE) {
+                continue;
+            }
+            if (words[0] == 0) {
+                if (to >= s->n_blocks[words[1]]) {
+                    status = dendp_source_bad(f, "a table names a block that is not there");
+                    break;
+                }
+                to = s->block[(size_t)words[1] * c->desc.n_blocks + to];
+                np->nodes[id].entry[k].block = to;
+                c->pools[words[1]].count[to]++;
+            } else {
+                uint32_t child = to < s->n_nodes ? s->node[to] : DENDP_NONE;
+                if (child == DENDP_NONE || np->heads[child].level + 1u != words[0] ||
+                    np->heads[child].group != words[1]) {
+                    status = dendp_source_bad(f, "a table node names one that cannot be below it");
+                    break;
+                }
+                np->nodes[id].child[k] = child;
+                np->heads[child].count++;
+            }
+        }
+        s->node[s->n_nodes++] = id;
+    }
+    return status == DEND_OK ? dendp_source_end(f) : status;
+}
+
+/* Walks one table of a record: exactly the nodes and blocks that a table of that
+ * length has, blocks at one place only, computed as far as the record says. */
+static const char *dendp_snapshot_check_table(dendp_snapshot *s, uint32_t record, uint32_t g) {
+    const dendp_cache *c = s->cache;
+    const dendp_record *r = &c->records[record];
+    const dendp_table *t = dendp_cache_table(c, record, g);
+    const dendp_block_pool *pool = &c->pools[g];
+    uint32_t P = c->desc.block_tokens, index, k, level;
+    uint64_t hash = 0;
+    if (t->n_blocks != dendp_div_up(r->len, P) || t->depth != dendp_table_depth_for(t->n_blocks) ||
+        (t->root == DENDP_NONE) != (t->depth == 0) || t->first > t->n_blocks) {
+        return "a table does not fit its sequence";
+    }
+    if (t->first > 0 && (c->groups[g].desc.window == 0 ||
+                         (uint64_t)t->first * P + c->groups[g].desc.window > r->n_ready)) {
+        return "a window lacks blocks";
+    }
+    if (t->root != DENDP_NONE &&
+        (c->nodes.heads[t->root].level + 1u != t->depth || c->nodes.heads[t->root].group != g)) {
+        return "a table begins with a node of another kind";
+    }
+    for (index = 0; index < t->n_blocks; index += DENDP_FANOUT) {
+        uint32_t id = t->root, last = dendp_min_u32(t->n_blocks, index + DENDP_FANOUT);
+        for (level = t->depth; level-- > 1;) {
+            uint32_t digit = dendp_table_digit(index, level);
+            for (k = digit + 1; last == t->n_blocks && k < DENDP_FANOUT; k++) {
+                if (c->nodes.nodes[id].child[k] != DENDP_NONE) {
+                    return "a table goes on behind its end";
+                }
+            }
+            id = c->nodes.nodes[id].child[digit];
+            if (id == DENDP_NONE) {
+                return "a table has a gap";
+            }
+        }
+        for (k = 0; k < DENDP_FANOUT; k++) {
+            uint32_t at = index + k, block = c->nodes.nodes[id].entry[k].block, *place, sees;
+            uint16_t *live;
+            if ((block != DENDP_NONE) != (at >= t->first && at < t->n_blocks)) {
+                return "a table has a gap, or goes on behind its end";
+            }
+            if (block == DENDP_NONE) {
+                continue;
+            }
+            sees = dendp_min_u32(P, r->len - at * P);
+            place = s->block_number + (size_t)g * c->desc.n_blocks + block;
+            live = s->live + (size_t)g * c->desc.n_blocks + block;
+            if (*place != DENDP_NONE && *place != at) {
+                return "a block stands at two places";
+            }
+            *place = at;
+            *live = (uint16_t)dendp_max_u32(*live, sees);
+            if (r->n_ready > at * P && pool->ready[block] < dendp_min_u32(P, r->n_ready - at * P)) {
+                return "a sequence has computed more than its blocks";
+            }
+            if (g == 0) {
+                if (at == t->first && at > 0) {
+                    hash = pool->hash[block]; /* nobody knows what stood before */
+                }
+                if (pool->hash[block] != hash) {
+                    return "the hash of a block does not match its tokens";
+                }
+                for (; sees > 0; sees--) {
+                    uint32_t slot = dendp_min_u32(P, r->len - at * P) - sees;
+                    hash = dendp_hash2(hash, (uint64_t)(uint32_t)pool->tokens[(size_t)block * P + slot]);
+                }
+            }
+        }
+    }
+    return g == 0 && hash != r->hash ? "the hash of a sequence does not match its tokens" : NULL;
+}
+
+/* Takes records, and walks their tables. CONTEXT_FULL for one that is too long. */
+static dend_status dendp_snapshot_get_records(dendp_snapshot *s, dendp_source *f, uint32_t n) {
+    dendp_cache *c = s->cache;
+    uint32_t g;
+    dend_status status =
+        dendp_source_begin(f, DENDP_SECTION_RECORDS, 0, 0, n * dendp_session_record_bytes(c));
+    while (status == DEND_OK && s->n_records < n) {
+        uint32_t id = dendp_record_take(c);
+        dendp_record *r = &c->records[id];
+        dendp_session_record record;
+        const char *bad = NULL;
+        s->record[s->n_records++] = id;
+        r->count = 0; /* sequences will name it */
+        status = dendp_source_get(f, &record, sizeof record);
+        if (status == DEND_OK && record.len > c->desc.n_ctx) {
+            status = DENDP_FAIL(f->err, DEND_ERR_CONTEXT_FULL, "a sequence is longer than n_ctx", f->section_at);
+        }
+        if (status == DEND_OK && (record.n_ready > record.len || record.n_reused > record.n_ready ||
+                                  record.want_logits > 1)) {
+            status = dendp_source_bad(f, "the lengths of a sequence do not agree");
+        }
+        if (status == DEND_OK) {
+            r->len = record.len;
+            r->n_ready = record.n_ready;
+            r->n_reused = record.n_reused;
+            r->hash = record.hash;
+            r->want_logits = record.want_logits != 0;
+        }
+        for (g = 0; g < c->desc.n_groups && status == DEND_OK; g++) {
+            dendp_table *t = dendp_cache_table(c, id, g);
+            uint32_t words[4];
+            status = dendp_source_get(f, words, sizeof words);
+            if (status == DEND_OK && words[0] != DENDP_NONE && words[0] >= s->n_nodes) {
+                status = dendp_source_bad(f, "a table begins with a node that is not there");
+            }
+            if (status != DEND_OK) {
+                break;
+            }
+            t->root = words[0] == DENDP_NONE ? DENDP_NONE : s->node[words[0]];
+            t->depth = words[1];
+            t->n_blocks = words[2];
+            t->first = words[3];
+            bad = dendp_snapshot_check_table(s, id, g);
+            if (bad) {
+                status = dendp_source_bad(f, bad);
+            } else if (t->root != DENDP_NONE) {
+                c->nodes.heads[t->root].count++;
+            }
+        }
+    }
+    return status == DEND_OK ? dendp_source_end(f) : status;
+}
+
+/* Every node and block is named by somebody; blocks know what is taken of them. */
+static dend_status dendp_snapshot_check_counts(dendp_snapshot *s, const dendp_source *f) {
+    dendp_cache *c = s->cache;
+    uint32_t i, g;
+    for (i = 0; i < s->n_nodes; i++) {
+        if (c->nodes.heads[s->node[i]].count == 0) {
+            return dendp_source_bad(f, "a table node belongs to nobody");
+        }
+    }
+    for (g = 0; g < c->desc.n_groups; g++) {
+        for (i = 0; i < s->n_blocks[g]; i++) {
+            uint32_t block = s->block[(size_t)g * c->desc.n_blocks + i];
+            uint32_t live = s->live[(size_t)g * c->desc.n_blocks + block];
+            if (c->pools[g].count[block] == 0 || live == 0) {
+                return dendp_source_bad(f, "a block belongs to nobody");
+            }
+            if (c->pools[g].ready[block] > live) {
+                return dendp_source_bad(f, "a block has computed slots that nobody sees");
+            }
+            c->pools[g].fill[block] = (uint16_t)live;
+        }
+    }
+    return DEND_OK;
+}
+
+static dend_status dendp_snapshot_get_sequences(dendp_snapshot *s, dendp_source *f, uint32_t n, dend_seq *out,
+                                                uint64_t *tags) {
+    dendp_cache *c = s->cache;
+    uint32_t i;
+    dend_status status =
+        dendp_source_begin(f, DENDP_SECTION_SEQUENCES, 0, 0, n * sizeof(dendp_session_seq));
+    while (status == DEND_OK && s->n_seqs < n) {
+        dendp_session_seq seq;
+        dend_seq handle;
+        dendp_slot *slot = dendp_slot_take(c, &handle);
+        s->slot_record[s->n_seqs] = DENDP_NONE;
+        s->slot[s->n_seqs++] = handle.slot;
+        status = dendp_source_get(f, &seq, sizeof seq);
+        if (status == DEND_OK && (seq.record >= s->n_records || seq.reuse > 1)) {
+            status = dendp_source_bad(f, "a sequence names a record that is not there");
+        }
+        if (status == DEND_OK) {
+            slot->stream = seq.stream;
+            slot->n_forks = seq.n_forks;
+            slot->reuse = seq.reuse != 0;
+            s->slot_record[s->n_seqs - 1] = s->record[seq.record];
+            c->records[s->record[seq.record]].count++;
+            out[s->n_seqs - 1] = handle;
+            if (tags) {
+                tags[s->n_seqs - 1] = seq.tag;
+            }
+        }
+    }
+    if (status == DEND_OK) {
+        status = dendp_source_end(f);
+    }
+    for (i = 0; i < s->n_records && status == DEND_OK; i++) {
+        if (c->records[s->record[i]].count == 0) {
+            status = dendp_source_bad(f, "a record belongs to nobody");
+        }
+    }
+    return status;
+}
+
+static dend_status dendp_snapshot_get_sidecars(dendp_snapshot *s, dendp_source *f, uint64_t side_bytes) {
+    dendp_cache *c = s->cache;
+    uint32_t i, k;
+    uint64_t left = side_bytes;
+    dend_status status = dendp_source_begin(f, DENDP_SECTION_SIDECARS, 0, 0, side_bytes);
+    for (i = 0; i < s->n_records; i++) {
+        for (k = 0; k < c->desc.n_sidecars && status == DEND_OK; k++) {
+            const dendp_sidecar_vtable *vt = c->desc.sidecars[k];
+            unsigned char data[DENDP_SIDECAR_BYTES];
+            uint64_t bytes = 0;
+            status = dendp_source_get(f, &bytes, sizeof bytes);
+            left -= left < 8 ? left : 8;
+            if (status == DEND_OK && (bytes > sizeof data || bytes > left)) {
+                status = dendp_source_bad(f, "a sidecar is longer than its section");
+            }
+            if (status == DEND_OK) {
+                left -= bytes;
+                status = dendp_source_get(f, data, (size_t)bytes);
+            }
+            if (status == DEND_OK && bytes > 0) {
+                uint32_t handle = 0;
+                status = vt->load(vt->user, data, bytes, &handle);
+                if (status != DEND_OK) {
+                    status = DENDP_FAIL(f->err, status,
+                                        status == DEND_ERR_NO_BLOCKS ? "the room of a sidecar is full"
+                                                                     : "a sidecar cannot be read",
+                                        f->section_at);
+                } else {
+                    c->records[s->record[i]].sidecar[k] = handle;
+                }
+            }
+        }
+    }
+    if (status == DEND_OK && left > 0) {
+        status = dendp_source_bad(f, "bytes follow the sidecars");
+    }
+    return status == DEND_OK ? dendp_source_end(f) : status;
+}
+
+static dend_status dendp_snapshot_get_kv(const dendp_snapshot *s, dendp_source *f, uint32_t g, uint32_t layer) {
+    const dendp_cache *c = s->cache;
+    uint64_t bytes = dendp_cache_layer_bytes(c, g);
+    uint32_t i;
+    dend_status status = dendp_source_begin(f, DENDP_SECTION_KV, g, layer, s->n_data[g] * bytes);
+    for (i = 0; i < s->n_blocks[g] && status == DEND_OK; i++) {
+        uint32_t block = s->block[(size_t)g * c->desc.n_blocks + i];
+        if (c->pools[g].ready[block] > 0) {
+            status = dendp_source_get(f, dendp_cache_tile(c, g, block, layer, 0, 0), (size_t)bytes);
+        }
+    }
+    return status == DEND_OK ? dendp_source_end(f) : status;
+}
+
+/* Puts back all that has been taken, in the order in which it lay. */
+static void dendp_snapshot_undo(dendp_snapshot *s) {
+    dendp_cache *c = s->cache;
+    uint32_t g, k;
+    while (s->n_seqs > 0) {
+        uint32_t id = s->slot[--s->n_seqs];
+        c->slots[id].next_free = c->first_free_slot;
+        c->first_free_slot = id;
+        c->n_free_slots++;
+    }
+    while (s->n_records > 0) {
+        uint32_t id = s->record[--s->n_records];
+        dendp_record *r = &c->records[id];
+        for (k = 0; k < c->desc.n_sidecars; k++) {
+            if (r->sidecar[k]) {
+                c->desc.sidecars[k]->release(c->desc.sidecars[k]->user, r->sidecar[k]);
+            }
+        }
+        memset(r, 0, sizeof *r);
+        r->next = c->first_free_record;
+        c->first_free_record = id;
+    }
+    while (s->n_nodes > 0) {
+        dendp_node_give(&c->nodes, s->node[--s->n_nodes]);
+    }
+    for (g = c->desc.n_groups; g-- > 0;) {
+        while (s->n_taken[g] > 0) {
+            uint32_t block = s->block[(size_t)g * c->desc.n_blocks + --s->n_taken[g]];
+            c->pools[g].count[block] = 1;
+            dendp_block_release(&c->pools[g], block);
+        }
+    }
+}
+
+/* Brings saved sequences to life: out[*n] and, unless NULL, their tags[*n].
+ * FORMAT, IO, UNSUPPORTED (another model, shape, version or byte order), BUFFER
+ * (cap < *n), CONTEXT_FULL, NO_BLOCKS, NO_SEQUENCES. On error no sequence has
+ * changed; prefixes that nobody pinned may have been given up. */
+static dend_status dendp_cache_restore(dendp_snapshot *s, const dend_reader *reader, uint64_t fingerprint,
+                                       uint32_t n_vocab, dend_seq *out, uint64_t *tags, uint32_t cap,
+                                       uint32_t *n, dend_error *err) {
+    dendp_cache *c = s->cache;
+    dendp_session_header h;
+    dendp_source source, *f = &source;
+    uint32_t g, i, layer;
+    uint64_t all = 0, expected = 0;
+    dend_status status;
+    memset(f, 0, sizeof *f);
+    f->reader = reader;
+    f->err = err;
+    dendp_check_begin(&f->all);
+    dendp_check_begin(&f->section);
+    s->n_seqs = s->n_records = s->n_nodes = 0;
+    *n = 0;
+    status = dendp_snapshot_get_header(s, f, fingerprint, n_vocab, &h);
+    if (status == DEND_OK) {
+        *n = h.n_seqs;
+        if (h.n_seqs > cap) {
+            status = DENDP_FAIL(err, DEND_ERR_BUFFER, "more sequences than there is room for", 0);
+        } else if (h.n_seqs > c->n_free_slots) {
+            status = DENDP_FAIL(err, DEND_ERR_NO_SEQUENCES, "the engine has too few sequences left", 0);
+        } else if (!dendp_snapshot_reserve(s, h.n_nodes)) {
+            status = DENDP_FAIL(err, DEND_ERR_NO_BLOCKS, "the engine has too few blocks left", 0);
+        }
+    }
+    if (status != DEND_OK) {
+        return status;
+    }
+    for (g = 0; g < c->desc.n_groups; g++) {
+        s->n_taken[g] = 0;
+    }
+    for (g = 0; g < c->desc.n_groups && status == DEND_OK; g++) {
+        status = dendp_snapshot_get_blocks(s, f, g, n_vocab);
+    }
+    if (status == DEND_OK) {
+        status = dendp_snapshot_get_nodes(s, f, h.n_nodes);
+    }
+    if (status == DEND_OK) {
+        status = dendp_snapshot_get_records(s, f, h.n_records);
+    }
+    if (status == DEND_OK) {
+        status = dendp_snapshot_check_counts(s, f);
+    }
+    if (status == DEND_OK) {
+        status = dendp_snapshot_get_sequences(s, f, h.n_seqs, out, tags);
+    }
+    if (status == DEND_OK) {
+        status = dendp_snapshot_get_sidecars(s, f, h.side_bytes);
+    }
+    for (g = 0; g < c->desc.n_groups; g++) {
+        for (layer = 0; layer < c->groups[g].desc.n_layers && status == DEND_OK; layer++) {
+            status = dendp_snapshot_get_kv(s, f, g, layer);
+        }
+    }
+    if (status == DEND_OK) {
+        expected = dendp_check_end(&f->all);
+        status = dendp_source_begin(f, DENDP_SECTION_END, 0, 0, sizeof all);
+    }
+    if (status == DEND_OK) {
+        status = dendp_source_get(f, &all, sizeof all);
+    }
+    if (status == DEND_OK && all != expected) {
+        status = dendp_source_bad(f, "the sections do not belong together");
+    }
+    if (status == DEND_OK) {
+        status = dendp_source_end(f);
+    }
+    if (status != DEND_OK) {
+        dendp_snapshot_undo(s);
+        return status;
+    }
+    for (i = 0; i < s->n_seqs; i++) {
+        c->slots[s->slot[i]].record = s->slot_record[i];
+    }
+    for (i = 0; i < s->n_records; i++) {
+        dendp_queue_update(c, s->record[i]);
+    }
+    c->n_streams = c->n_streams > h.n_streams ? c->n_streams : h.n_streams; /* new sequences draw other numbers */
+    return DEND_OK;
+}
