@@ -593,8 +593,9 @@ static void tc_walk_tree(tc_cache *t) {
         TC_CHECK(n_children == entry->n_children && n_held == entry->n_held);
         for (g = 0; g < c->desc.n_groups; g++) {
             const dendp_table *table = dendp_prefix_table(p, e, g);
-            TC_CHECK(table->n_blocks == entry->len / P && table->depth == dendp_table_depth_for(table->n_blocks));
-            TC_CHECK(table->first < table->n_blocks && (g > 0 || table->first == 0));
+            TC_CHECK(table->n_blocks == entry->len / P &&
+                     table->depth == dendp_table_depth_for(table->n_blocks));
+            TC_CHECK(table->first <= table->n_blocks && (g > 0 || table->first == 0));
             for (i = 0; i < dendp_div_up(table->n_blocks, DENDP_FANOUT) * DENDP_FANOUT; i++) {
                 const dendp_node *leaf = dendp_table_leaf(&c->nodes, table, i);
                 uint32_t block = leaf ? leaf->entry[i % DENDP_FANOUT].block : DENDP_NONE;
@@ -912,8 +913,8 @@ static dend_writer tc_buffer_writer(tc_buffer *b) {
 #define TC_FINGERPRINT 0x1234567890abcdefu
 
 /* Saves n sequences; the cache stays as it is, byte for byte. */
-static dend_status tc_save(tc_cache *t, const dend_seq *seqs, const uint64_t *tags, uint32_t n, uint32_t n_vocab,
-                           tc_buffer *b) {
+static dend_status tc_save(tc_cache *t, const dend_seq *seqs, const uint64_t *tags, uint32_t n,
+                           uint32_t n_vocab, tc_buffer *b) {
     uint64_t before = tc_digest_bytes(t), size = 0, fail_at = b->fail_at;
     dend_writer writer = tc_buffer_writer(b);
     dend_status status;

@@ -50,7 +50,8 @@ typedef struct dendp_sidecar_vtable {
     void (*rollback)(void *user, uint32_t handle, uint32_t len);
     uint64_t (*bytes)(void *user, uint32_t handle); /* what save writes */
     bool (*save)(void *user, uint32_t handle, void *dst);
-    /* A handle, held once, from what save wrote. FORMAT, or NO_BLOCKS when its room is full. */
+    /* A handle, held once, from what save wrote. FORMAT, or NO_BLOCKS when its room is full;
+     * *handle is then as it was. */
     dend_status (*load)(void *user, const void *src, uint64_t bytes, uint32_t *handle);
 } dendp_sidecar_vtable;
 

@@ -204,6 +204,8 @@ static void dendp_prefix_share(dendp_cache *c, dendp_table *to, const dendp_tabl
         to[g] = from[g];
         c->nodes.heads[to[g].root].count++;
         dendp_table_cut(&c->nodes, &to[g], g, n_blocks);
+        to[g].first =
+            dendp_min_u32(to[g].first, n_blocks); /* nothing of it is left: only a place in the tree */
     }
 }
 
@@ -265,6 +267,23 @@ static bool dendp_prefix_names_tail(const dendp_prefix_tree *t, uint32_t e, uint
     return false;
 }
 
+/* Two sequences that did not know of each other may have computed the same
+ * text: an entry then has blocks of its own beside those of the entry that grew
+ * out of it. It takes those instead. False when there is no node left for it. */
+static bool dendp_prefix_merge(dendp_prefix_tree *t, uint32_t e) {
+    dendp_cache *c = t->cache;
+    dendp_table *tables = dendp_prefix_table(t, e, 0);
+    uint32_t child;
+    for (child = 0; t->entries[child].len == 0 || t->entries[child].parent != e; child++) {
+    }
+    if (c->nodes.n_free < dendp_prefix_share_nodes(c, dendp_prefix_table(t, child, 0))) {
+        return false;
+    }
+    dendp_prefix_unshare(c, tables);
+    dendp_prefix_share(c, tables, dendp_prefix_table(t, child, 0), t->entries[e].len / c->desc.block_tokens);
+    return true;
+}
+
 /* dendp_cache.give_up: evicts one entry, the oldest that helps. Nodes are had
  * from any; blocks from one whose last block nobody else names; a tail that need
  * not be copied from one that names it. So a pool that live sequences fill does
@@ -274,9 +293,12 @@ static bool dendp_prefix_give_up(void *user, uint32_t record, uint32_t n_nodes) 
     bool nodes = t->cache->nodes.n_free < n_nodes;
     uint32_t e;
     for (e = t->oldest; e != DENDP_NONE; e = t->entries[e].newer) {
-        if (t->entries[e].n_children == 0 &&
-            (nodes || dendp_prefix_alone(t, e) ||
-             (record != DENDP_NONE && dendp_prefix_names_tail(t, e, record)))) {
+        if (t->entries[e].n_children > 0) {
+            if (!nodes && dendp_prefix_alone(t, e) && dendp_prefix_merge(t, e)) {
+                return true;
+            }
+        } else if (nodes || dendp_prefix_alone(t, e) ||
+                   (record != DENDP_NONE && dendp_prefix_names_tail(t, e, record))) {
             dendp_prefix_evict(t, e);
             return true;
         }
@@ -503,8 +525,8 @@ static uint32_t dendp_prefix_make(dendp_prefix_tree *t, uint32_t parent, const d
     dendp_prefix_share(c, dendp_prefix_table(t, e, 0), tables, n_blocks);
     dendp_prefix_enter(
         t, e,
-        dendp_prefix_key(
-            c, parent, dendp_prefix_tokens(c, dendp_prefix_table(t, e, 0), from / c->desc.block_tokens)));
+        dendp_prefix_key(c, parent,
+                         dendp_prefix_tokens(c, dendp_prefix_table(t, e, 0), from / c->desc.block_tokens)));
     return e;
 }
 
@@ -526,9 +548,8 @@ static uint32_t dendp_prefix_split(dendp_prefix_tree *t, uint32_t e, const dendp
     t->entries[middle].n_children = 1;
     t->entries[middle].n_held = p->n_held;
     p->parent = middle;
-    dendp_prefix_enter(
-        t, e,
-        dendp_prefix_key(c, middle, c->pools[0].tokens + (size_t)tail * c->desc.block_tokens));
+    dendp_prefix_enter(t, e,
+                       dendp_prefix_key(c, middle, c->pools[0].tokens + (size_t)tail * c->desc.block_tokens));
     return middle;
 }
 

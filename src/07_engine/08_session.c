@@ -154,8 +154,8 @@ DEND_IMPL dend_status dend_seq_save(const dend_engine *engine, dend_seq seq, con
 
 /* -- restoring --------------------------------------------------------------------- */
 
-DEND_IMPL dend_status dend_restore(dend_engine *engine, const dend_reader *from, dend_seq *out, uint64_t *tags,
-                                   uint32_t cap, uint32_t *n, dend_error *err) {
+DEND_IMPL dend_status dend_restore(dend_engine *engine, const dend_reader *from, dend_seq *out,
+                                   uint64_t *tags, uint32_t cap, uint32_t *n, dend_error *err) {
     if (!engine || !from || !from->read || (!out && cap) || !n) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "engine, reader, out and n must be given", 0);
     }
