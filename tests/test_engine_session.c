@@ -113,7 +113,7 @@ static void ses_twins(const dend_model *model, dend_kv_type kv, uint32_t P, uint
             }
         }
     }
-    assert_true(eng_stats(e[1]).n_prefix_hits > n_ops / 100);
+    assert_true(eng_stats(e[1]).n_prefix_hits > 3);
     assert_true(eng_stats(e[1]).n_rows < eng_stats(e[0]).n_rows);
     assert_true(n_blocks > 40 || (n_full > 0 && eng_stats(e[1]).n_prefix_evictions > 0));
     dend_engine_free(e[0]);
@@ -203,13 +203,15 @@ static void test_session_prefix_calls(void **state) {
     dend_engine_desc d = eng_desc(model);
     dend_plan_info without, with;
     dend_engine *e, *none;
-    int32_t tokens[64];
+    int32_t tokens[64], many[65];
     dend_seq seq, other;
     uint32_t n = 0;
     test_rng rng;
     (void)state;
     rng.state = 11;
     eng_tokens(&rng, tokens, 64);
+    memset(many, 0, sizeof many);
+    memcpy(many, tokens + 20, 44 * sizeof *many);
     d.n_ctx = 64;
     d.n_blocks = 8;
     ASSERT_STATUS(DEND_OK, dend_plan(&d, &without, NULL));
@@ -219,7 +221,8 @@ static void test_session_prefix_calls(void **state) {
     d.n_prefixes = 1000;
     ASSERT_STATUS(DEND_OK, dend_plan(&d, &with, NULL));
     assert_true(with.table_bytes > without.table_bytes + 1000 * 64);
-    assert_true(with.kv_bytes == without.kv_bytes && with.scratch_bytes == without.scratch_bytes);
+    assert_true(with.kv_bytes == without.kv_bytes);
+    assert_true(with.total_bytes - without.total_bytes < 1000 * 1000);
     d.n_prefixes = 1;
     e = eng_open(&d);
     seq = eng_with(e, tokens, 40);
@@ -257,9 +260,12 @@ static void test_session_prefix_calls(void **state) {
     ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_prefix_lookup(e, NULL, 3, &n));
     ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_prefix_lookup(e, tokens, 3, NULL));
     seq = eng_seq(e); /* an append that is refused leaves an empty sequence empty */
-    ASSERT_STATUS(DEND_ERR_NO_BLOCKS, dend_seq_append(e, eng_with(e, tokens, 60), tokens, 4) == DEND_OK
-                                          ? dend_seq_append(e, seq, tokens + 20, 40)
-                                          : DEND_OK);
+    (void)eng_with(e, tokens, 64);
+    (void)eng_with(e, tokens, 16);
+    assert_int_equal(eng_stats(e).n_blocks_free, 0);
+    ASSERT_STATUS(DEND_ERR_NO_BLOCKS,
+                  dend_seq_append(e, seq, tokens + 20, 40)); /* two blocks are known, one is missing */
+    ASSERT_STATUS(DEND_ERR_CONTEXT_FULL, dend_seq_append(e, seq, many, 65));
     assert_int_equal(eng_info(e, seq).len_tokens, 0);
     assert_int_equal(eng_info(e, seq).n_reused, 0);
     ENG_REFUSED(DEND_ERR_TOKEN, e, dend_seq_append(e, seq, (const int32_t[]){-1}, 1));
@@ -505,7 +511,7 @@ static void test_session_refused(void **state) {
         d.model = i == 1 ? same : i == 2 ? other : model;
         d.kv_type = i == 3 ? DEND_KV_Q8_0 : DEND_KV_F16;
         d.block_tokens = i == 4 ? 32 : 16;
-        d.n_blocks = i == 5 ? 7 : i == 8 ? 9 : 80;
+        d.n_blocks = i == 5 ? 5 : i == 8 ? 9 : 80;
         d.n_seqs = i == 6 ? SES_N - 1 : SES_N;
         d.n_ctx = i == 7 ? 60 : 160;
         d.n_prefixes = i == 8 ? 4 : 0;

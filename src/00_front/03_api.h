@@ -379,10 +379,11 @@ DEND_API dend_status dend_prefix_clear(dend_engine *engine);
  *
  * Saves sequences with their tokens, K and V, waiting tokens, random streams and
  * fork counters. What they share is written once and shared again afterwards.
- * Logits are not saved: the next step computes them, with the same bits.
+ * Logits are not saved: the next step computes them, with the same bits, where
+ * a sequence had or wanted them.
  * A session belongs to one model (dend_model_info.fingerprint), KV type and
  * block size, and to the byte order of the machine, but to no instruction set.
- * Equal sequences give equal bytes. docs/sessions.md describes the format.
+ * The same engine gives the same bytes. docs/sessions.md describes the format.
  * ------------------------------------------------------------------------ */
 
 /* Writes sequences seqs[n], each at most once, with tags[n] to find them by;
@@ -417,7 +418,7 @@ DEND_API dend_status dend_restore_memory(dend_engine *engine, const void *data, 
                                          uint64_t *tags, uint32_t cap, uint32_t *n, dend_error *err);
 DEND_API dend_status dend_restore_file(dend_engine *engine, const char *path, dend_seq *out, uint64_t *tags,
                                        uint32_t cap, uint32_t *n, dend_error *err);
-/* dend_save and dend_restore of one sequence. */
+/* dend_save and dend_restore of one sequence, whose logits come with the next step in any case. */
 DEND_API dend_status dend_seq_save(const dend_engine *engine, dend_seq seq, const dend_writer *to);
 DEND_API dend_status dend_seq_load(dend_engine *engine, const dend_reader *from, dend_seq *out);
 

@@ -146,7 +146,6 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     before = carver->used;
     dendp_cache_carve(&e->cache, &cd, carver, &kv_bytes);
     dendp_prefix_carve(&e->prefixes, &cd, carver);
-    dendp_snapshot_carve(&e->snapshot, &e->cache, carver);
     if (groups) { /* the description points at memory of its own from now on */
         *groups = group;
         e->cache.desc.groups = groups;
@@ -193,6 +192,7 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     e->logits = (float *)dendp_carve(carver, d->n_logits * V, sizeof(float));
     e->sample_ids = (uint32_t *)dendp_carve(carver, V, sizeof(uint32_t));
     e->text_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
+    dendp_snapshot_carve(&e->snapshot, &e->cache, carver);
     e->tree_logits = (float *)dendp_carve(carver, d->n_tree_rows * V, sizeof(float));
     e->trees = (dendp_tree_state *)dendp_carve(carver, d->n_tree_rows, sizeof *e->trees);
     e->tree_rows = (dendp_row *)dendp_carve(carver, d->n_tree_rows, sizeof *e->tree_rows);

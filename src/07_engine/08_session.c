@@ -156,11 +156,13 @@ DEND_IMPL dend_status dend_seq_save(const dend_engine *engine, dend_seq seq, con
 
 DEND_IMPL dend_status dend_restore(dend_engine *engine, const dend_reader *from, dend_seq *out,
                                    uint64_t *tags, uint32_t cap, uint32_t *n, dend_error *err) {
+    dendp_snapshot snapshot;
     if (!engine || !from || !from->read || (!out && cap) || !n) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "engine, reader, out and n must be given", 0);
     }
-    return dendp_cache_restore(&engine->snapshot, from, engine->model->fingerprint,
-                               engine->model->config.n_vocab, out, tags, cap, n, err);
+    snapshot = engine->snapshot;
+    return dendp_cache_restore(&snapshot, from, engine->model->fingerprint, engine->model->config.n_vocab,
+                               out, tags, cap, n, err);
 }
 
 static bool dendp_memory_read(void *user, uint64_t offset, void *dst, size_t n) {
@@ -216,6 +218,7 @@ DEND_IMPL dend_status dend_seq_load(dend_engine *engine, const dend_reader *from
     memset(&seq, 0, sizeof seq);
     status = dend_restore(engine, from, &seq, NULL, 1, &n, NULL);
     if (status == DEND_OK) {
+        (void)dend_seq_want_logits(engine, seq);
         *out = seq;
     }
     return status;
