@@ -16,10 +16,13 @@
 #include "test_cache_table.c"
 #include "test_cache_codec.c"
 #include "test_cache_sequence.c"
+#include "test_cache_session.c"
+#include "test_cache_prefix.c"
 #include "test_sampling_sampler.c"
 #include "test_engine_goldens.c"
 #include "test_engine_api.c"
 #include "test_engine_plan.c"
+#include "test_engine_session.c"
 #include "test_engine_layout.c"
 #include "test_engine_report.c"
 #include "test_serve_scheduler.c"
@@ -47,10 +50,13 @@ int main(int argc, char **argv) {
     RUN_ALONE(cache_table);
     RUN_ALONE(cache_codec);
     RUN_ALONE(cache_sequence);
+    RUN_ALONE(cache_session);
+    RUN_ALONE(cache_prefix);
     RUN_ALONE(sampling_sampler);
     RUN(engine_goldens);
     RUN(engine_api);
     RUN(engine_plan);
+    RUN_ALONE(engine_session);
     RUN(engine_layout);
     RUN_ALONE(engine_report);
     RUN(serve_scheduler);

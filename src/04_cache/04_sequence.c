@@ -705,7 +705,7 @@ static dend_status dendp_cache_rewind(dendp_cache *c, dendp_slot *slot, uint32_t
 
 /* Gives up, in a windowed group, the blocks that lie wholly below `pos` <= len.
  * NO_BLOCKS when the path cannot be copied; nothing has changed then. */
-static dend_status dendp_cache_trim(dendp_cache *c, dendp_slot *slot, uint32_t g, uint32_t pos) {
+static DENDP_UNUSED dend_status dendp_cache_trim(dendp_cache *c, dendp_slot *slot, uint32_t g, uint32_t pos) {
     uint32_t i, record = slot->record, n = dendp_min_u32(pos, c->records[record].len) / c->desc.block_tokens;
     dendp_table *t = dendp_cache_table(c, record, g);
     dendp_node *leaf = NULL;
