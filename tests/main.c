@@ -21,6 +21,8 @@
 #include "test_sampling_sampler.c"
 #include "test_engine_goldens.c"
 #include "test_engine_api.c"
+#include "test_engine_step.c"
+#include "test_engine_manners.c"
 #include "test_engine_plan.c"
 #include "test_engine_session.c"
 #include "test_engine_layout.c"
@@ -55,6 +57,8 @@ int main(int argc, char **argv) {
     RUN_ALONE(sampling_sampler);
     RUN(engine_goldens);
     RUN(engine_api);
+    RUN(engine_step);
+    RUN_ALONE(engine_manners);
     RUN(engine_plan);
     RUN_ALONE(engine_session);
     RUN(engine_layout);

@@ -43,7 +43,7 @@ static void tsp_compute(tc_cache *t, dend_seq seq, uint32_t text, uint32_t leave
         uint32_t from = r->n_ready, end = dendp_min_u32(r->len, from + most);
         for (pos = 0; pos < end; pos++) {
             history = tc_history(history, tsp_token(text, leaves, pos));
-            if (pos >= from && !dendp_record_slot_claimed(t->c, slot->record, pos)) {
+            if (pos >= from && !dendp_record_slot_ready(t->c, slot->record, pos, true)) {
                 tc_put(t, slot->record, pos, history);
             }
         }

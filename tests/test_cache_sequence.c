@@ -375,18 +375,21 @@ static void ts_compute(ts_world *w) {
         }
         r = &c->records[record];
         TC_CHECK(r->n_ready == s->n_ready && r->len == s->len);
-        dendp_record_skip_claimed(c, record);
+        dendp_record_skip_ready(c, record);
         TC_CHECK(r->n_ready >= s->n_ready && r->n_ready <= r->len);
         records[n] = record;
-        ends[n] = dendp_min_u32(r->len, r->n_ready + most);
-        for (pos = r->n_ready; pos < ends[n]; pos++) {
+        for (pos = r->n_ready; pos < r->len && dendp_record_slot_ready(c, record, pos, true); pos++) {
+        }
+        ends[n] = dendp_min_u32(r->len, pos + most);
+        for (; pos < ends[n]; pos++) {
             rows[n_rows].record = record;
             rows[n_rows].pos = pos;
             rows[n_rows].history = s->history[pos + 1];
-            rows[n_rows].write = !dendp_record_slot_claimed(c, record, pos);
+            rows[n_rows].write = !dendp_record_slot_ready(c, record, pos, true);
             TC_CHECK(rows[n_rows].write || pos > r->n_ready);
             dendp_record_claim(c, record, pos);
-            TC_CHECK(dendp_record_slot_claimed(c, record, pos));
+            TC_CHECK(dendp_record_slot_ready(c, record, pos, true));
+            TC_CHECK(!rows[n_rows].write || !dendp_record_slot_ready(c, record, pos, false));
             n_rows++;
         }
         n++;
@@ -987,7 +990,7 @@ static void test_cache_waiting_computed_once(void **state) {
     dendp_record_commit(t->c, rec_b, 13);
     tc_walk(t);
     assert_int_equal(ts_record(t, a)->n_ready, 5);
-    dendp_record_skip_claimed(t->c, dendp_cache_slot(t->c, a)->record);
+    dendp_record_skip_ready(t->c, dendp_cache_slot(t->c, a)->record);
     assert_int_equal(ts_record(t, a)->n_ready, 11); /* all of A, and not one more */
     tc_check_kv(t, dendp_cache_slot(t->c, a)->record, 10, ha);
     tc_check_kv(t, rec_b, 12, hb);

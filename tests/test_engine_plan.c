@@ -154,7 +154,7 @@ static void plan_exercise(dend_engine *e, test_rng *rng, plan_bytes *bytes) {
     p.top_k = 40;
     p.top_p = 0.9f;
     a = eng_with(e, tokens, 33);
-    ASSERT_STATUS(DEND_PENDING, dend_step(e, 1));
+    ASSERT_STATUS(DEND_PENDING, eng_batch(e));
     ASSERT_STATUS(DEND_OK, dend_step(e, 0));
     for (i = 0; i < 20; i++) {
         forks[i] = eng_fork(e, i % 2 ? forks[i - 1] : a);
@@ -647,7 +647,7 @@ static void test_save_load(void **state) {
                     ASSERT_STATUS(DEND_OK, dend_step(e, 0));
                     plan_follow(e, ready, other, &bytes, &rng);
                     half = eng_with(e, tokens, lengths[i]);
-                    dend_step(e, 1); /* one batch of 6 */
+                    eng_batch(e); /* one batch of 6 */
                     plan_follow(e, half, other, &bytes, &rng);
                     none = eng_with(e, tokens, lengths[i]);
                     plan_follow(e, none, e, &bytes, &rng);

@@ -71,6 +71,32 @@ typedef struct dend_allocator {
     void *user;
 } dend_allocator;
 
+/* Fixed-memory mode: an allocator that hands out pieces of one block of the
+ * caller's and nothing else, for the descriptions of models, engines, schedulers
+ * and searches. The block holds the allocator's own state too (128 bytes); it may
+ * be reused or freed when all that was made from it is. Pieces are multiples of
+ * 64 bytes; dend_plan_file, dend_plan and their kin say how large they are.
+ * Returns: OK; ARGUMENT (NULL, or less than some 200 bytes).
+ * Threads: any number at once.  Cost: of a request O(free pieces). */
+DEND_API dend_status dend_fixed_memory(void *memory, size_t n_bytes, dend_allocator *out);
+typedef struct dend_fixed_info {
+    size_t n_bytes;        /* that can be handed out */
+    size_t n_used, n_peak; /* handed out now, and at most so far */
+    size_t n_largest_free; /* largest piece that is free */
+} dend_fixed_info;
+/* Fills in *out, with zeros for an allocator of another kind. */
+DEND_API void dend_fixed_get_info(const dend_allocator *allocator, dend_fixed_info *out);
+
+/* The caller's log: lines of text without an end of line, which hold only during
+ * the call, about what was loaded or made and what is slower than it could be.
+ * Zeroed = nobody listens. Called on the thread of the call that logs; never per
+ * token, and never with anything that a status does not say. */
+typedef enum dend_log_level { DEND_LOG_INFO = 0, DEND_LOG_WARNING } dend_log_level;
+typedef struct dend_log {
+    void (*write)(void *user, dend_log_level level, const char *text);
+    void *user;
+} dend_log;
+
 /* Reads n bytes at `offset` into dst; true on success. Used for models that
  * lie neither in a file nor in memory. */
 typedef struct dend_reader {
@@ -117,6 +143,7 @@ typedef struct dend_model_desc {
      * reader the model holds one plain copy. */
     bool keep_file_layout;
     dend_allocator allocator;
+    dend_log log;
     uint32_t canary_end_; /* leave zero */
 } dend_model_desc;
 
@@ -187,6 +214,12 @@ DEND_API bool dend_token_is_end(const dend_model *model, int32_t token);
 
 typedef struct dend_engine dend_engine;
 
+/* A sequence by value: slot and generation. Zero is never valid. */
+typedef struct dend_seq {
+    uint32_t slot;
+    uint32_t generation;
+} dend_seq;
+
 typedef enum dend_kv_type {
     DEND_KV_DEFAULT = 0, /* f16 */
     DEND_KV_F32,
@@ -203,24 +236,46 @@ typedef enum dend_isa {
     DEND_ISA_NEON      /* AArch64 with dot products */
 } dend_isa;
 
+/* What an append does that would make a sequence longer than n_ctx. */
+typedef enum dend_context_policy {
+    DEND_CONTEXT_DEFAULT = 0, /* STATUS */
+    DEND_CONTEXT_STATUS,      /* DEND_ERR_CONTEXT_FULL; nothing has changed */
+    /* The first n_sink tokens stay, and of the others the later half (fewer, when
+     * what is appended needs the room). What stays gets new positions, so that all
+     * of it but the sinks is computed again by the next step: a prompt of n_ctx / 2
+     * tokens, once in n_ctx / 2 tokens. The sequence gets a new random stream, a
+     * function of the old one. (Sinks: Xiao et al., arXiv 2309.17453; here without
+     * its cache, hence exact: the logits are those of the shorter text.) */
+    DEND_CONTEXT_SLIDE,
+    DEND_CONTEXT_CALLBACK /* on_context_full makes room */
+} dend_context_policy;
+
 typedef struct dend_engine_desc {
     uint32_t canary_begin_; /* leave zero */
     const dend_model *model;
-    uint32_t n_ctx;          /* most tokens of one sequence; 0 = min(4096, what the model was trained for) */
-    uint32_t n_seqs;         /* live sequences at most; 0 = 64 */
-    uint32_t n_blocks;       /* KV blocks; 0 = room for 2 * n_ctx tokens and one block more a sequence */
-    uint32_t block_tokens;   /* P, a multiple of 16; 0 = 16 */
-    dend_kv_type kv_type;    /* how K and V are stored */
-    uint32_t n_batch;        /* rows of one forward pass at most; 0 = 256 */
-    uint32_t n_logits;       /* sequences that can hold logits at once; 0 = min(n_seqs, 64) */
-    uint32_t n_tree_rows;    /* rows of all token trees of one call at most; 0 = 64 */
-    uint32_t n_threads;      /* 0 = one a physical core that the process may use, within its cgroup's quota */
-    dend_isa isa;            /* UNSUPPORTED where this processor lacks it */
-    uint64_t seed;           /* root of all random streams */
+    uint32_t n_ctx;        /* most tokens of one sequence; 0 = min(4096, what the model was trained for) */
+    uint32_t n_seqs;       /* live sequences at most; 0 = 64 */
+    uint32_t n_blocks;     /* KV blocks; 0 = room for 2 * n_ctx tokens and one block more a sequence */
+    uint32_t block_tokens; /* P, a multiple of 16; 0 = 16 */
+    dend_kv_type kv_type;  /* how K and V are stored */
+    uint32_t n_batch;      /* rows of one forward pass at most; 0 = 256 */
+    uint32_t n_logits;     /* sequences that can hold logits at once; 0 = min(n_seqs, 64) */
+    uint32_t n_tree_rows;  /* rows of all token trees of one call at most; 0 = 64 */
+    uint32_t n_threads;    /* 0 = one a physical core that the process may use, within its cgroup's quota */
+    dend_isa isa;          /* UNSUPPORTED where this processor lacks it */
+    uint64_t seed;         /* root of all random streams */
+    dend_context_policy context_policy;
+    uint32_t n_sink; /* of SLIDE; 0 = 4; below n_ctx / 2 */
+    /* Of CALLBACK: called by dend_seq_append and what appends with it, with the
+     * number of tokens that do not fit; it may do anything with this and other
+     * sequences, but step. True = try again, once. */
+    bool (*on_context_full)(void *user, dend_engine *engine, dend_seq seq, size_t n_tokens);
+    void *context_user;
     uint32_t release_budget; /* leaves (512 tokens) released by one drop or step; 0 = 64 */
     uint32_t n_prefixes;     /* computed prefixes that are kept for reuse at most (dend_prefix_pin); 0 = none */
     dend_jobs jobs;          /* the caller's job system instead of own threads */
     dend_allocator allocator;
+    dend_log log;
     uint32_t canary_end_; /* leave zero */
 } dend_engine_desc;
 
@@ -283,12 +338,6 @@ DEND_API size_t dend_engine_report(const dend_engine *engine, char *out, size_t 
  * Sequences
  * ------------------------------------------------------------------------ */
 
-/* A sequence by value: slot and generation. Zero is never valid. */
-typedef struct dend_seq {
-    uint32_t slot;
-    uint32_t generation;
-} dend_seq;
-
 enum { DEND_FORK_SAME_STREAM = 1 }; /* the child repeats the parent's random choices */
 
 typedef struct dend_seq_info {
@@ -308,7 +357,8 @@ DEND_API dend_status dend_seq_create(dend_engine *engine, dend_seq *out);
  * included. Returns: OK, STALE, NO_SEQUENCES.
  * Cost: O(1), whatever the length, depth and layer count; allocates nothing. */
 DEND_API dend_status dend_seq_fork(dend_engine *engine, dend_seq parent, uint32_t flags, dend_seq *child);
-/* Adds tokens. Their slots are reserved now; dend_step computes them.
+/* Adds tokens. Their slots are reserved now; dend_step computes them. When the
+ * context is full, dend_engine_desc.context_policy says what happens.
  * Returns: OK, STALE, TOKEN, CONTEXT_FULL, NO_BLOCKS. n may be 0.
  * Where the engine keeps prefixes (n_prefixes), an empty sequence takes over the
  * longest one that it knows of the tokens but the last, in whole blocks.
@@ -427,12 +477,23 @@ DEND_API dend_status dend_seq_load(dend_engine *engine, const dend_reader *from,
  * ------------------------------------------------------------------------ */
 
 /* Processes waiting tokens of all sequences, batch by batch, until none is
- * left or budget_us microseconds have passed (0 = no limit; checked between
- * batches). The last token of each sequence leaves its logits.
+ * left or budget_us microseconds have passed (0 = no limit). The last token of
+ * each sequence leaves its logits.
+ *   A batch that is not through when the time is up stays under way, and the next
+ * step goes on with it. Between two steps everything may be called: what a
+ * sequence loses (rewind, drop) is not computed to its end, blocks that the
+ * batch still needs come free when it ends, forks share what is under way, and
+ * results have the same bits as without interruption. dend_tree_eval ends the
+ * batch first.
  * Returns: OK when nothing waits, PENDING when the budget ran out, NO_LOGITS
  * when all that still waits lacks a logits row, every row being held by other
- * sequences. What was computed until then stays computed. */
+ * sequences; CANCELLED. What was computed until then stays computed.
+ * Cost: late by a task of some 100 us for each thread at most, beside the system's own delays. */
 DEND_API dend_status dend_step(dend_engine *engine, uint64_t budget_us);
+/* Interrupts the step that runs, or else the next one: dend_step, dend_next,
+ * dend_tree_eval, dend_scheduler_step or dend_search_step returns CANCELLED, once.
+ * Nothing is lost: the next step goes on. From any thread, while the engine lives. */
+DEND_API void dend_cancel(dend_engine *engine);
 /* Next-token logits [V] of a sequence; valid until it, or its last sharer,
  * changes. Returns: OK, STALE, WAITING, NO_LOGITS. */
 DEND_API dend_status dend_seq_logits(const dend_engine *engine, dend_seq seq, const float **out);
@@ -602,12 +663,12 @@ DEND_API dend_status dend_scheduler_set_quota(dend_scheduler *scheduler, uint32_
 DEND_API uint64_t dend_scheduler_quota(const dend_scheduler *scheduler, uint32_t user);
 
 /* Runs batches for all requests until none is live or budget_us microseconds
- * have passed (0 = no limit). Each call runs one batch at least, of one row at
- * least; later ones only if they are expected to end in time. Sequences without
- * a request are left alone, except that those which share waiting tokens with a
+ * have passed (0 = no limit). A batch that is not through then stays under way,
+ * and the next call goes on with it, as dend_step does. Sequences without a
+ * request are left alone, except that those which share waiting tokens with a
  * request's find them computed.
- * Returns: OK when no request is live; PENDING; NO_LOGITS when every logits row
- * is held by sequences without a request: release one and call again.
+ * Returns: OK when no request is live; PENDING; CANCELLED; NO_LOGITS when every
+ * logits row is held by sequences without a request: release one and call again.
  * A request that finds no KV block waits while others go on. When all wait, the
  * last in order ends with DEND_ERR_NO_BLOCKS and the call returns, so that the
  * caller can drop sequences.

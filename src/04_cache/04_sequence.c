@@ -66,7 +66,8 @@ typedef struct dendp_cache_desc {
     const dendp_group_desc *groups;
     uint32_t n_blocks; /* of each group */
     uint32_t block_tokens, n_seqs, n_ctx, n_logits;
-    uint32_t n_prefixes; /* tables beyond those of sequences (04.05) */
+    uint32_t n_holds;    /* records that a batch may hold at once */
+    uint32_t n_prefixes; /* tables beyond those of records (04.05) */
     uint32_t release_budget;
     dendp_codec codec;
     uint32_t n_sidecars;
@@ -82,7 +83,7 @@ typedef struct dendp_group {
 } dendp_group;
 
 typedef struct dendp_record {
-    uint32_t count;      /* slots that name it; 0 = free */
+    uint32_t count;      /* slots that name it, and the batch that holds it; 0 = free */
     uint32_t len;        /* tokens, waiting ones included */
     uint32_t n_ready;    /* tokens whose K and V are computed */
     uint32_t logits_row; /* or DENDP_NONE */
@@ -91,6 +92,7 @@ typedef struct dendp_record {
     uint32_t n_reused;   /* leading tokens that were taken over from the prefix tree (04.05) */
     uint32_t list_at;    /* when n_ready gets here, the tree takes that prefix too; 0 = nowhere */
     bool queued;
+    bool held;        /* by a batch that is under way */
     bool want_logits; /* of its last token */
     bool list;        /* a prompt: the tree takes it when it is computed */
     uint32_t sidecar[DENDP_MAX_SIDECARS];
@@ -110,10 +112,10 @@ typedef struct dendp_cache {
     dendp_group *groups;     /* [n_groups] */
     dendp_block_pool *pools; /* [n_groups] */
     dendp_node_pool nodes;
-    dendp_record *records; /* [n_seqs] */
-    dendp_table *tables;   /* [n_seqs][n_groups]: of record r, group g */
+    dendp_record *records; /* [n_records]: one for each slot and hold */
+    dendp_table *tables;   /* [n_records][n_groups]: of record r, group g */
     dendp_slot *slots;     /* [n_seqs] */
-    uint32_t first_free_record, first_free_slot, n_free_slots;
+    uint32_t n_records, first_free_record, first_free_slot, n_free_slots;
     uint32_t *logits_count; /* [n_logits] */
     uint32_t *logits_next;  /* [n_logits] free list */
     uint32_t first_free_logits, n_free_logits;
@@ -133,7 +135,7 @@ typedef struct dendp_cache {
 static void dendp_cache_carve(dendp_cache *c, const dendp_cache_desc *desc, dendp_carver *carver,
                               uint64_t *kv_bytes) {
     uint32_t g, depth = dendp_table_depth_for(dendp_div_up(desc->n_ctx, desc->block_tokens));
-    uint64_t n_nodes, n_seqs = desc->n_seqs, before;
+    uint64_t n_nodes, n_seqs = desc->n_seqs, n_records = n_seqs + desc->n_holds, before;
     dendp_group *groups = (dendp_group *)dendp_carve(carver, desc->n_groups, sizeof *groups);
     dendp_block_pool *pools = (dendp_block_pool *)dendp_carve(carver, desc->n_groups, sizeof *pools);
     c->desc = *desc;
@@ -166,18 +168,19 @@ static void dendp_cache_carve(dendp_cache *c, const dendp_cache_desc *desc, dend
             pools[g] = pool;
         }
     }
-    /* A path a sequence, a leaf for each few blocks, and the nodes above. */
+    /* A path a record or prefix, a leaf for each few blocks, and the nodes above. */
     n_nodes = (uint64_t)desc->n_groups *
-              ((n_seqs + desc->n_prefixes) * (depth + 1) + desc->n_blocks / 8 + 2 * depth + 8);
-    if (n_nodes >= DENDP_NONE) {
+              ((n_records + desc->n_prefixes) * (depth + 1) + desc->n_blocks / 8 + 2 * depth + 8);
+    if (n_nodes >= DENDP_NONE || n_records >= DENDP_NONE) {
         carver->overflow = true;
-        n_nodes = 0;
+        n_nodes = n_records = 0;
     }
+    c->n_records = (uint32_t)n_records;
     c->nodes.n_nodes = (uint32_t)n_nodes;
     dendp_node_pool_carve(&c->nodes, carver);
     c->nodes.pools = pools;
-    c->records = (dendp_record *)dendp_carve(carver, n_seqs, sizeof *c->records);
-    c->tables = (dendp_table *)dendp_carve(carver, n_seqs * desc->n_groups, sizeof *c->tables);
+    c->records = (dendp_record *)dendp_carve(carver, n_records, sizeof *c->records);
+    c->tables = (dendp_table *)dendp_carve(carver, n_records * desc->n_groups, sizeof *c->tables);
     c->slots = (dendp_slot *)dendp_carve(carver, n_seqs, sizeof *c->slots);
     c->logits_count = (uint32_t *)dendp_carve(carver, desc->n_logits, sizeof(uint32_t));
     c->logits_next = (uint32_t *)dendp_carve(carver, desc->n_logits, sizeof(uint32_t));
@@ -190,10 +193,12 @@ static void dendp_cache_reset(dendp_cache *c) {
         dendp_block_pool_reset(&c->pools[i]);
     }
     dendp_node_pool_reset(&c->nodes);
-    for (i = 0; i < c->desc.n_seqs; i++) {
+    for (i = 0; i < c->n_records; i++) {
         memset(&c->records[i], 0, sizeof c->records[i]);
+        c->records[i].next = i + 1 < c->n_records ? i + 1 : DENDP_NONE;
+    }
+    for (i = 0; i < c->desc.n_seqs; i++) {
         memset(&c->slots[i], 0, sizeof c->slots[i]);
-        c->records[i].next = i + 1 < c->desc.n_seqs ? i + 1 : DENDP_NONE;
         c->slots[i].record = DENDP_NONE;
         c->slots[i].generation = 1;
         c->slots[i].next_free = i + 1 < c->desc.n_seqs ? i + 1 : DENDP_NONE;
@@ -263,15 +268,20 @@ static uint32_t dendp_logits_take(dendp_cache *c) {
     return row;
 }
 
-/* Lets go of a record's row. */
-static void dendp_logits_drop(dendp_cache *c, dendp_record *r) {
-    uint32_t row = r->logits_row;
-    r->logits_row = DENDP_NONE;
+/* One name fewer of a row; NONE is fine. */
+static void dendp_logits_release(dendp_cache *c, uint32_t row) {
     if (row != DENDP_NONE && --c->logits_count[row] == 0) {
         c->logits_next[row] = c->first_free_logits;
         c->first_free_logits = row;
         c->n_free_logits++;
     }
+}
+
+/* Lets go of a record's row. */
+static void dendp_logits_drop(dendp_cache *c, dendp_record *r) {
+    uint32_t row = r->logits_row;
+    r->logits_row = DENDP_NONE;
+    dendp_logits_release(c, row);
 }
 
 /* -- the waiting queue -------------------------------------------------------- */
@@ -306,7 +316,7 @@ static void dendp_queue_update(dendp_cache *c, uint32_t id) {
 
 /* -- records ------------------------------------------------------------------ */
 
-/* An empty record with count 1. There is one for every slot, so it cannot fail. */
+/* An empty record with count 1. There is one for every slot and hold, so it cannot fail. */
 static uint32_t dendp_record_take(dendp_cache *c) {
     uint32_t id = c->first_free_record, g;
     dendp_record *r = &c->records[id];
@@ -343,6 +353,23 @@ static void dendp_record_release(dendp_cache *c, uint32_t id) {
     c->first_free_record = id;
 }
 
+/* A batch that is under way names the record, at most once: it and its blocks
+ * stay as they are, since whoever wants to change them must clone them. */
+static void dendp_record_hold(dendp_cache *c, uint32_t id) {
+    c->records[id].count++;
+    c->records[id].held = true;
+}
+
+static void dendp_record_let_go(dendp_cache *c, uint32_t id) {
+    c->records[id].held = false;
+    dendp_record_release(c, id);
+}
+
+/* True when a held record is of no interest to any sequence. */
+static bool dendp_record_orphaned(const dendp_cache *c, uint32_t id) {
+    return c->records[id].held && c->records[id].count == 1;
+}
+
 /* The slot's record, cloned if others name it too. */
 static uint32_t dendp_record_own(dendp_cache *c, dendp_slot *slot) {
     uint32_t old = slot->record, id, i;
@@ -354,7 +381,7 @@ static uint32_t dendp_record_own(dendp_cache *c, dendp_slot *slot) {
     to = &c->records[id];
     *to = *from;
     to->count = 1;
-    to->queued = false;
+    to->queued = to->held = false;
     to->prev = to->next = DENDP_NONE;
     if (to->logits_row != DENDP_NONE) {
         c->logits_count[to->logits_row]++;
@@ -730,20 +757,21 @@ static DENDP_UNUSED dend_status dendp_cache_trim(dendp_cache *c, dendp_slot *slo
 
 /* -- commit -------------------------------------------------------------------------- */
 
-/* True when K and V at position pos are computed, or are being computed, in every group's block. */
-static bool dendp_record_slot_claimed(const dendp_cache *c, uint32_t record, uint32_t pos) {
+/* True when K and V at position pos are computed in every group's block; with
+ * `claims` also when a batch under way computes them. */
+static bool dendp_record_slot_ready(const dendp_cache *c, uint32_t record, uint32_t pos, bool claims) {
     uint32_t g, P = c->desc.block_tokens;
     for (g = 0; g < c->desc.n_groups; g++) {
+        const dendp_block_pool *pool = &c->pools[g];
         uint32_t block = dendp_table_get(&c->nodes, dendp_cache_table(c, record, g), pos / P);
-        if (block == DENDP_NONE || c->pools[g].claimed[block] <= pos % P) {
+        if (block == DENDP_NONE || (claims ? pool->claimed : pool->ready)[block] <= pos % P) {
             return false;
         }
     }
     return true;
 }
 
-/* The batch that is being gathered will compute K and V at position pos; a
- * batch that has begun is always finished. */
+/* The batch that is being gathered will compute K and V at position pos. */
 static void dendp_record_claim(dendp_cache *c, uint32_t record, uint32_t pos) {
     uint32_t g, P = c->desc.block_tokens;
     for (g = 0; g < c->desc.n_groups; g++) {
@@ -754,14 +782,26 @@ static void dendp_record_claim(dendp_cache *c, uint32_t record, uint32_t pos) {
     }
 }
 
-/* Steps over waiting tokens that a sharer of the same blocks has computed, or
- * computes in the batch that is being gathered. */
-static void dendp_record_skip_claimed(dendp_cache *c, uint32_t record) {
+/* Steps over waiting tokens that a sharer of the same blocks has computed. */
+static void dendp_record_skip_ready(dendp_cache *c, uint32_t record) {
     dendp_record *r = &c->records[record];
-    while (r->n_ready < r->len && dendp_record_slot_claimed(c, record, r->n_ready)) {
+    while (r->n_ready < r->len && dendp_record_slot_ready(c, record, r->n_ready, false)) {
         r->n_ready++;
     }
     dendp_queue_update(c, record);
+}
+
+/* True when nobody but the record itself has the block of position pos. */
+static bool dendp_record_alone_at(const dendp_cache *c, uint32_t record, uint32_t pos) {
+    uint32_t g, index = pos / c->desc.block_tokens;
+    for (g = 0; g < c->desc.n_groups; g++) {
+        const dendp_table *t = dendp_cache_table(c, record, g);
+        if (dendp_table_get(&c->nodes, t, index) != DENDP_NONE &&
+            !dendp_table_exclusive(&c->nodes, t, g, index)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* K and V of positions n_ready ... end-1 have been computed. */

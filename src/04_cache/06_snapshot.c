@@ -108,7 +108,7 @@ static void dendp_snapshot_carve(dendp_snapshot *s, const dendp_cache *c, dendp_
     s->block_number = (uint32_t *)dendp_carve(carver, n_blocks, sizeof(uint32_t));
     s->block = (uint32_t *)dendp_carve(carver, n_blocks, sizeof(uint32_t));
     s->live = (uint16_t *)dendp_carve(carver, n_blocks, sizeof(uint16_t));
-    s->record_number = (uint32_t *)dendp_carve(carver, n_seqs, sizeof(uint32_t));
+    s->record_number = (uint32_t *)dendp_carve(carver, c->n_records, sizeof(uint32_t));
     s->record = (uint32_t *)dendp_carve(carver, n_seqs, sizeof(uint32_t));
     s->slot = (uint32_t *)dendp_carve(carver, n_seqs, sizeof(uint32_t));
     s->slot_record = (uint32_t *)dendp_carve(carver, n_seqs, sizeof(uint32_t));
@@ -280,8 +280,11 @@ static dend_status dendp_snapshot_number(dendp_snapshot *s, const dend_seq *seqs
     const dendp_cache *c = s->cache;
     uint32_t P = c->desc.block_tokens, N = c->desc.n_blocks, i, g, level, deepest = 0;
     s->n_seqs = s->n_records = s->n_nodes = 0;
+    for (i = 0; i < c->n_records; i++) {
+        s->record_number[i] = DENDP_NONE;
+    }
     for (i = 0; i < c->desc.n_seqs; i++) {
-        s->record_number[i] = s->slot_record[i] = DENDP_NONE;
+        s->slot_record[i] = DENDP_NONE;
     }
     for (i = 0; i < n; i++) {
         const dendp_slot *slot = dendp_cache_slot(c, seqs[i]);

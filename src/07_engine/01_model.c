@@ -35,7 +35,7 @@ struct dend_model {
     char name[128], architecture[32];
     uint64_t n_params;
     uint64_t fingerprint; /* dendp_model_fingerprint */
-    void *memory; /* layers, vectors, panels */
+    void *memory;         /* layers, vectors, panels */
     uint64_t memory_bytes;
     bool file_layout;        /* matrices are the file's rows, in `file` or in `memory` */
     dendp_file file;         /* with file_layout: what the rows lie in, unless it is only a reader */
@@ -198,7 +198,8 @@ static void dendp_pack_task(void *ctx, uint32_t index) {
 }
 
 /* Packs every matrix. Callback sources are read by one thread, in file order. */
-static dend_status dendp_model_pack(dend_model *m, const dendp_gguf *g, dend_error *err) {
+static dend_status dendp_model_pack(dend_model *m, const dendp_gguf *g, const dend_log *log,
+                                    dend_error *err) {
     const dend_jobs no_jobs = {NULL, NULL, 0};
     dendp_pool *pool = (dendp_pool *)dendp_alloc(&m->allocator, sizeof *pool);
     uint32_t role, layer;
@@ -208,6 +209,10 @@ static dend_status dendp_model_pack(dend_model *m, const dendp_gguf *g, dend_err
     }
     status = dendp_pool_open(pool, g->file.data ? dendp_cpu_count() : 1, &no_jobs, NULL);
     if (status != DEND_OK) { /* slower, not worse */
+        dendp_log_line line;
+        if (dendp_log_begin(&line, log, "threads cannot be started: one packs the weights")) {
+            dendp_log_end(&line, log, DEND_LOG_WARNING);
+        }
         status = dendp_pool_open(pool, 1, &no_jobs, err);
     }
     for (role = 0; role < DENDP_N_TENSOR_ROLES && status == DEND_OK; role++) {
@@ -255,7 +260,8 @@ static void dendp_model_text(const dendp_gguf *g, const char *key, char *dst, si
 }
 
 /* Weights: measures, allocates, places, packs. */
-static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, dend_error *err) {
+static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, const dend_log *log,
+                                            dend_error *err) {
     dendp_carver c;
     uint32_t i;
     dend_status status = dendp_config_load(&m->config, g, err);
@@ -285,7 +291,7 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
         }
     }
     if (status == DEND_OK && !m->file_layout) {
-        status = dendp_model_pack(m, g, err);
+        status = dendp_model_pack(m, g, log, err);
     }
     for (i = 0; i < g->n_tensors; i++) {
         m->n_params += g->tensors[i].n_elems;
@@ -347,10 +353,39 @@ static dend_status dendp_model_mark(dend_model *m, dend_error *err) {
     return DEND_OK;
 }
 
+/* What the weights take of the model's own memory. */
+static uint64_t dendp_model_bytes(const dend_model *m) {
+    return m->memory_bytes + (m->file.owned ? m->file.size : 0);
+}
+
+/* Says what has been loaded, and what it lacks. */
+static void dendp_model_log(const dend_model *m, const dend_log *log, uint64_t ns) {
+    dendp_log_line line;
+    if (dendp_log_begin(&line, log, "model: ")) {
+        dendp_text_put_foreign(&line.text, m->architecture);
+        dendp_text_put(&line.text, ", ");
+        dendp_text_put_count(&line.text, m->config.n_layers, "layer", "layers");
+        dendp_text_put(&line.text, ", ");
+        dendp_text_put_number(&line.text, m->n_params / 1000000);
+        dendp_text_put(&line.text, ".");
+        dendp_text_put_number(&line.text, m->n_params / 100000 % 10);
+        dendp_text_put(&line.text, " M parameters, ");
+        dendp_text_put_bytes(&line.text, dendp_model_bytes(m));
+        dendp_text_put(&line.text, " of its own, loaded in ");
+        dendp_text_put_number(&line.text, ns / 1000000);
+        dendp_text_put(&line.text, " ms");
+        dendp_log_end(&line, log, DEND_LOG_INFO);
+    }
+    if (!m->has_tokenizer && dendp_log_begin(&line, log, "the model carries no tokenizer")) {
+        dendp_log_end(&line, log, DEND_LOG_WARNING);
+    }
+}
+
 DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err) {
     dend_model_desc d;
     dendp_gguf g;
     dend_model *m = NULL;
+    uint64_t start = dendp_now_ns();
     dend_status status;
     if (!desc || !out) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "desc and out must be given", 0);
@@ -380,7 +415,7 @@ DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **
     }
     if (status == DEND_OK && !d.vocab_only) {
         m->file_layout = d.keep_file_layout;
-        status = dendp_model_load_weights(m, &g, err);
+        status = dendp_model_load_weights(m, &g, &d.log, err);
     }
     if (status == DEND_OK && m->has_weights) {
         status = dendp_model_mark(m, err);
@@ -395,13 +430,9 @@ exit:
         dend_model_free(m);
         return status;
     }
+    dendp_model_log(m, &d.log, dendp_now_ns() - start);
     *out = m;
     return DEND_OK;
-}
-
-/* What the weights take of the model's own memory. */
-static uint64_t dendp_model_bytes(const dend_model *m) {
-    return m->memory_bytes + (m->file.owned ? m->file.size : 0);
 }
 
 DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out) {

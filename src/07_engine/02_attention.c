@@ -85,6 +85,7 @@ typedef struct dendp_attention {
     float *partials;         /* [segment of all rows][H][d + 2]: m, l, o */
     uint32_t most_segments;  /* of any row of the wave */
     uint32_t *first_segment; /* [n_rows + 1]: where each row's partials begin */
+    bool fine;               /* short tasks */
     uint32_t rows_per_task, n_chunks;
     uint32_t heads_per_merge;
     uint32_t n_strips; /* tasks along a row: each takes every n_strips-th segment */
@@ -286,9 +287,11 @@ static void dendp_attention_merge(void *ctx, uint32_t index) {
 }
 
 /* Attention of one layer for n_rows rows, in waves of as many rows as the
- * partials have room for (`cap_segments` row-segments; one row always fits). */
-static void dendp_attention_run(dendp_attention *a, dendp_pool *pool, const dendp_row *rows, uint32_t n_rows,
-                                const float *q, float *out, uint32_t cap_segments) {
+ * partials have room for (`cap_segments` row-segments; one row always fits).
+ * False when the slices are late. */
+static bool dendp_attention_run(dendp_attention *a, dendp_pool *pool, dendp_slices *slices,
+                                const dendp_row *rows, uint32_t n_rows, const float *q, float *out,
+                                uint32_t cap_segments) {
     uint32_t done = 0;
     while (done < n_rows) {
         uint32_t n = 0, total = 0, most = 0;
@@ -303,13 +306,18 @@ static void dendp_attention_run(dendp_attention *a, dendp_pool *pool, const dend
         a->n_rows = n;
         a->q = q + done * a->ld_q;
         a->out = out + (size_t)done * a->n_heads * a->head_dim;
-        a->rows_per_task = dendp_max_u32(1, dendp_min_u32(8, n / (4 * pool->n_threads)));
+        a->rows_per_task = dendp_max_u32(1, dendp_min_u32(a->fine ? 2 : 8, n / (4 * pool->n_threads)));
         a->n_chunks = dendp_div_up(n, a->rows_per_task);
         a->most_segments = most;
         a->n_strips = dendp_min_u32(most, 64); /* so that the number of tasks stays far from 2^32 */
-        dendp_pool_run(pool, dendp_attention_task, a, a->n_chunks * a->n_kv_heads * a->n_strips);
         a->heads_per_merge = n < pool->n_threads ? dendp_div_up(a->n_heads, pool->n_threads) : a->n_heads;
-        dendp_pool_run(pool, dendp_attention_merge, a, n * dendp_div_up(a->n_heads, a->heads_per_merge));
+        if (!dendp_pool_run_sliced(pool, slices, dendp_attention_task, a,
+                                   a->n_chunks * a->n_kv_heads * a->n_strips) ||
+            !dendp_pool_run_sliced(pool, slices, dendp_attention_merge, a,
+                                   n * dendp_div_up(a->n_heads, a->heads_per_merge))) {
+            return false;
+        }
         done += n;
     }
+    return true;
 }

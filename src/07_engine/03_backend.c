@@ -9,6 +9,13 @@
  * Shapes: T rows of a batch; matrices are row-major with a leading dimension.
  * Operations run in the order of the calls. None allocates, none can fail.
  *
+ * Operations of a forward pass may stop half done, at the time that `limit` has
+ * set: they then return false, and the next call on the backend must be the same
+ * call, which goes on where it stood. Of each operation at least one task is
+ * done. A pass that begins with fine = true is cut into tasks of some 100 us, so
+ * that it stops close to its time; the cut changes no result.
+ *
+ *     angles     cos and sin of the rows' positions
  *     embed      x[T][D]          = rows of the embedding
  *     norm       y[T][n]          = rms_norm(x) * w
  *     matmul     y[T][all rows]   = x [T][K] times up to 3 matrices, + biases
@@ -39,20 +46,26 @@ typedef struct dendp_layer_view {
 typedef struct dendp_backend {
     const char *name;
     void *self;
-    void (*embed)(void *self, const dendp_panels *w, const dendp_row *rows, uint32_t n, float *x, size_t ldx);
-    void (*norm)(void *self, const float *x, const float *w, float eps, uint32_t n_rows, uint32_t n,
+    void (*begin)(void *self, bool fine);            /* a pass; one that stands half done is forgotten */
+    void (*limit)(void *self, uint64_t deadline_ns); /* of dendp_now_ns; 0 = none */
+    void (*cancel)(void *self, bool on);             /* from any thread: stop as if the time were up */
+    bool (*cancelled)(void *self);
+    bool (*angles)(void *self, const dendp_row *rows, uint32_t n, const float *freqs, uint32_t n_rot,
+                   float *angles);
+    bool (*embed)(void *self, const dendp_panels *w, const dendp_row *rows, uint32_t n, float *x, size_t ldx);
+    bool (*norm)(void *self, const float *x, const float *w, float eps, uint32_t n_rows, uint32_t n,
                  float *y);
-    void (*matmul)(void *self, const dendp_linear *w, const float *x, size_t ldx, uint32_t n, float *y,
+    bool (*matmul)(void *self, const dendp_linear *w, const float *x, size_t ldx, uint32_t n, float *y,
                    size_t ldy);
-    void (*rotate)(void *self, const dendp_layer_view *v, const float *angles, uint32_t n_rot,
+    bool (*rotate)(void *self, const dendp_layer_view *v, const float *angles, uint32_t n_rot,
                    dendp_rope_kind kind, uint32_t n, float *qkv, size_t ld);
-    void (*kv_write)(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
+    bool (*kv_write)(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
                      const dendp_row *rows, uint32_t n, const float *k, const float *val, size_t ld);
-    void (*attention)(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
+    bool (*attention)(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
                       const dendp_row *rows, uint32_t n, const float *q, size_t ld, float *out);
-    void (*silu_mul)(void *self, const float *gate_up, uint32_t n, uint32_t n_ff, float *y);
-    void (*add)(void *self, float *y, const float *x, uint32_t n_rows, uint32_t n);
-    void (*head)(void *self, const dendp_panels *w, const float *x, uint32_t n, uint32_t width, float *logits,
+    bool (*silu_mul)(void *self, const float *gate_up, uint32_t n, uint32_t n_ff, float *y);
+    bool (*add)(void *self, float *y, const float *x, uint32_t n_rows, uint32_t n);
+    bool (*head)(void *self, const dendp_panels *w, const float *x, uint32_t n, uint32_t width, float *logits,
                  const uint32_t *out_rows);
     void (*copy_tree)(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
                       uint32_t record, uint32_t first_pos, const uint32_t *slots, uint32_t n);
@@ -76,12 +89,42 @@ typedef struct dendp_cpu {
     uint32_t cap_segments;   /* row-segments that partials hold */
     unsigned char *buffers;  /* [n_buffers][buffer_bytes], each a dendp_panel_buffer and its panel */
     uint64_t buffer_bytes;
-    uint32_t n_buffers; /* 0 when the weights are panels already */
+    uint32_t n_buffers;  /* 0 when the weights are panels already */
+    dendp_slices slices; /* of the operation that runs, or stands half done */
+    bool fine;
 } dendp_cpu;
+
+static void dendp_cpu_begin(void *self, bool fine) {
+    dendp_cpu *cpu = (dendp_cpu *)self;
+    (void)dendp_slices_end(&cpu->slices);
+    cpu->fine = fine;
+}
+
+static void dendp_cpu_limit(void *self, uint64_t deadline_ns) {
+    ((dendp_cpu *)self)->slices.deadline_ns = deadline_ns;
+}
+
+static void dendp_cpu_cancel(void *self, bool on) {
+    dendp_atomic_store(&((dendp_cpu *)self)->slices.stop, on ? 1 : 0);
+}
+
+static bool dendp_cpu_cancelled(void *self) {
+    return dendp_atomic_load(&((dendp_cpu *)self)->slices.stop) != 0;
+}
 
 /* Rows that one task of a row-wise operation takes: work for every thread, but no crumbs. */
 static uint32_t dendp_cpu_chunk(const dendp_cpu *cpu, uint32_t n_rows) {
     return dendp_max_u32(1, dendp_min_u32(16, n_rows / (2 * cpu->pool->n_threads)));
+}
+
+/* cos and sin of position * frequency, a function of the position alone. */
+static void dendp_rope_angles(const float *freqs, uint32_t n_rot, uint32_t pos, float *angles) {
+    uint32_t i;
+    for (i = 0; i < n_rot / 2; i++) {
+        double angle = (double)pos * (double)freqs[i];
+        angles[2 * i] = (float)cos(angle);
+        angles[2 * i + 1] = (float)sin(angle);
+    }
 }
 
 /* The arguments of a row-wise operation; each task handles `chunk` rows. */
@@ -100,15 +143,35 @@ typedef struct dendp_cpu_rows {
     dendp_rope_kind rope;
 } dendp_cpu_rows;
 
-static void dendp_cpu_run_rows(dendp_cpu *cpu, dendp_cpu_rows *a, uint32_t n_rows, dendp_task task) {
+static bool dendp_cpu_run_rows(dendp_cpu *cpu, dendp_cpu_rows *a, uint32_t n_rows, dendp_task task) {
     a->cpu = cpu;
     a->n_rows = n_rows;
     a->chunk = dendp_cpu_chunk(cpu, n_rows);
-    dendp_pool_run(cpu->pool, task, a, dendp_div_up(n_rows, a->chunk));
+    return dendp_pool_run_sliced(cpu->pool, &cpu->slices, task, a, dendp_div_up(n_rows, a->chunk)) &&
+           dendp_slices_end(&cpu->slices);
 }
 
 static uint32_t dendp_cpu_rows_end(const dendp_cpu_rows *a, uint32_t index) {
     return dendp_min_u32(a->n_rows, (index + 1) * a->chunk);
+}
+
+static void dendp_cpu_angles_task(void *ctx, uint32_t index) {
+    const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
+    uint32_t r;
+    for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
+        dendp_rope_angles(a->w, a->n_rot, a->rows[r].pos, a->y + (size_t)r * a->n_rot);
+    }
+}
+
+static bool dendp_cpu_angles(void *self, const dendp_row *rows, uint32_t n, const float *freqs,
+                             uint32_t n_rot, float *angles) {
+    dendp_cpu_rows a;
+    memset(&a, 0, sizeof a);
+    a.rows = rows;
+    a.w = freqs;
+    a.n_rot = n_rot;
+    a.y = angles;
+    return dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_angles_task);
 }
 
 static void dendp_cpu_embed_task(void *ctx, uint32_t index) {
@@ -119,7 +182,7 @@ static void dendp_cpu_embed_task(void *ctx, uint32_t index) {
     }
 }
 
-static void dendp_cpu_embed(void *self, const dendp_panels *w, const dendp_row *rows, uint32_t n, float *x,
+static bool dendp_cpu_embed(void *self, const dendp_panels *w, const dendp_row *rows, uint32_t n, float *x,
                             size_t ldx) {
     dendp_cpu_rows a;
     memset(&a, 0, sizeof a);
@@ -127,7 +190,7 @@ static void dendp_cpu_embed(void *self, const dendp_panels *w, const dendp_row *
     a.rows = rows;
     a.y = x;
     a.ldy = ldx;
-    dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_embed_task);
+    return dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_embed_task);
 }
 
 static void dendp_cpu_norm_task(void *ctx, uint32_t index) {
@@ -138,7 +201,7 @@ static void dendp_cpu_norm_task(void *ctx, uint32_t index) {
     }
 }
 
-static void dendp_cpu_norm(void *self, const float *x, const float *w, float eps, uint32_t n_rows, uint32_t n,
+static bool dendp_cpu_norm(void *self, const float *x, const float *w, float eps, uint32_t n_rows, uint32_t n,
                            float *y) {
     dendp_cpu_rows a;
     memset(&a, 0, sizeof a);
@@ -147,7 +210,7 @@ static void dendp_cpu_norm(void *self, const float *x, const float *w, float eps
     a.eps = eps;
     a.n = n;
     a.y = y;
-    dendp_cpu_run_rows((dendp_cpu *)self, &a, n_rows, dendp_cpu_norm_task);
+    return dendp_cpu_run_rows((dendp_cpu *)self, &a, n_rows, dendp_cpu_norm_task);
 }
 
 static void dendp_cpu_silu_task(void *ctx, uint32_t index) {
@@ -159,13 +222,13 @@ static void dendp_cpu_silu_task(void *ctx, uint32_t index) {
     }
 }
 
-static void dendp_cpu_silu_mul(void *self, const float *gate_up, uint32_t n, uint32_t n_ff, float *y) {
+static bool dendp_cpu_silu_mul(void *self, const float *gate_up, uint32_t n, uint32_t n_ff, float *y) {
     dendp_cpu_rows a;
     memset(&a, 0, sizeof a);
     a.x = gate_up;
     a.n = n_ff;
     a.y = y;
-    dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_silu_task);
+    return dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_silu_task);
 }
 
 static void dendp_cpu_add_task(void *ctx, uint32_t index) {
@@ -174,13 +237,13 @@ static void dendp_cpu_add_task(void *ctx, uint32_t index) {
     dendp_add_to(a->y + (size_t)first * a->n, a->x + (size_t)first * a->n, n * a->n);
 }
 
-static void dendp_cpu_add(void *self, float *y, const float *x, uint32_t n_rows, uint32_t n) {
+static bool dendp_cpu_add(void *self, float *y, const float *x, uint32_t n_rows, uint32_t n) {
     dendp_cpu_rows a;
     memset(&a, 0, sizeof a);
     a.x = x;
     a.n = n;
     a.y = y;
-    dendp_cpu_run_rows((dendp_cpu *)self, &a, n_rows, dendp_cpu_add_task);
+    return dendp_cpu_run_rows((dendp_cpu *)self, &a, n_rows, dendp_cpu_add_task);
 }
 
 /* -- matmul ------------------------------------------------------------------- */
@@ -288,12 +351,16 @@ static uint32_t dendp_cpu_panel_chunk(const dendp_cpu_matmul_args *a, uint32_t t
         bytes += a->w->part[p]->n_panels * a->w->part[p]->panel_bytes;
     }
     pieces = bytes * (4 + a->n) / 4 / DENDP_TASK_BYTES / n_threads;
-    pieces = pieces < 1 ? 1 : pieces > 8 ? 8 : pieces;
+    if (a->cpu->fine && pieces > 32) {
+        pieces = pieces < 1u << 18 ? pieces / 4 : 1u << 16; /* 1 MB of weights for one row, or the like */
+    } else {
+        pieces = pieces < 1 ? 1 : pieces > 8 ? 8 : pieces;
+    }
     return dendp_max_u32(1, dendp_div_up(total, (uint32_t)pieces * n_threads));
 }
 
-/* Quantises the rows, then runs the panels of all parts through `task`. */
-static void dendp_cpu_matmul_run(dendp_cpu *cpu, dendp_cpu_matmul_args *a, dendp_task task) {
+/* Quantises the rows, then runs the panels of all parts through `task`: two loops of an operation. */
+static bool dendp_cpu_matmul_run(dendp_cpu *cpu, dendp_cpu_matmul_args *a, dendp_task task) {
     uint32_t p, total;
     a->cpu = cpu;
     for (p = 0; p < a->w->n_parts; p++) {
@@ -301,12 +368,14 @@ static void dendp_cpu_matmul_run(dendp_cpu *cpu, dendp_cpu_matmul_args *a, dendp
     }
     total = a->first_panel[a->w->n_parts];
     a->chunk = dendp_cpu_panel_chunk(a, total, cpu->pool->n_threads);
-    dendp_pool_run(cpu->pool, dendp_cpu_quantise_task, a, dendp_div_up(a->n, DENDP_TILE_ROWS));
-    dendp_pool_run(cpu->pool, task, a, dendp_div_up(total, a->chunk));
+    return dendp_pool_run_sliced(cpu->pool, &cpu->slices, dendp_cpu_quantise_task, a,
+                                 dendp_div_up(a->n, DENDP_TILE_ROWS)) &&
+           dendp_pool_run_sliced(cpu->pool, &cpu->slices, task, a, dendp_div_up(total, a->chunk));
 }
 
-static void dendp_cpu_matmul(void *self, const dendp_linear *w, const float *x, size_t ldx, uint32_t n,
+static bool dendp_cpu_matmul(void *self, const dendp_linear *w, const float *x, size_t ldx, uint32_t n,
                              float *y, size_t ldy) {
+    dendp_cpu *cpu = (dendp_cpu *)self;
     dendp_cpu_matmul_args a;
     memset(&a, 0, sizeof a);
     a.w = w;
@@ -315,7 +384,7 @@ static void dendp_cpu_matmul(void *self, const dendp_linear *w, const float *x, 
     a.n = n;
     a.y = y;
     a.ldy = ldy;
-    dendp_cpu_matmul_run((dendp_cpu *)self, &a, dendp_cpu_matmul_task);
+    return dendp_cpu_matmul_run(cpu, &a, dendp_cpu_matmul_task) && dendp_slices_end(&cpu->slices);
 }
 
 #define DENDP_HEAD_ROWS 64u /* rows of the head at a time */
@@ -338,8 +407,9 @@ static void dendp_cpu_head_task(void *ctx, uint32_t index) {
     dendp_cpu_give_back(buffer);
 }
 
-static void dendp_cpu_head(void *self, const dendp_panels *w, const float *x, uint32_t n, uint32_t width,
+static bool dendp_cpu_head(void *self, const dendp_panels *w, const float *x, uint32_t n, uint32_t width,
                            float *logits, const uint32_t *out_rows) {
+    dendp_cpu *cpu = (dendp_cpu *)self;
     uint32_t done;
     dendp_linear linear;
     memset(&linear, 0, sizeof linear);
@@ -355,8 +425,11 @@ static void dendp_cpu_head(void *self, const dendp_panels *w, const float *x, ui
         a.y = logits;
         a.ldy = w->n_rows;
         a.out_rows = out_rows + done;
-        dendp_cpu_matmul_run((dendp_cpu *)self, &a, dendp_cpu_head_task);
+        if (!dendp_cpu_matmul_run(cpu, &a, dendp_cpu_head_task)) {
+            return false;
+        }
     }
+    return dendp_slices_end(&cpu->slices);
 }
 
 /* -- rope and KV -------------------------------------------------------------- */
@@ -382,7 +455,7 @@ static void dendp_cpu_rotate_task(void *ctx, uint32_t index) {
     }
 }
 
-static void dendp_cpu_rotate(void *self, const dendp_layer_view *v, const float *angles, uint32_t n_rot,
+static bool dendp_cpu_rotate(void *self, const dendp_layer_view *v, const float *angles, uint32_t n_rot,
                              dendp_rope_kind kind, uint32_t n, float *qkv, size_t ld) {
     dendp_cpu_rows a;
     memset(&a, 0, sizeof a);
@@ -392,7 +465,7 @@ static void dendp_cpu_rotate(void *self, const dendp_layer_view *v, const float 
     a.rope = kind;
     a.y = qkv;
     a.ldy = ld;
-    dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_rotate_task);
+    return dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_rotate_task);
 }
 
 static void dendp_cpu_kv_task(void *ctx, uint32_t index) {
@@ -421,7 +494,7 @@ static void dendp_cpu_kv_task(void *ctx, uint32_t index) {
     }
 }
 
-static void dendp_cpu_kv_write(void *self, const dendp_layer_view *v, const dendp_cache *c,
+static bool dendp_cpu_kv_write(void *self, const dendp_layer_view *v, const dendp_cache *c,
                                const dendp_overlay *o, const dendp_row *rows, uint32_t n, const float *k,
                                const float *val, size_t ld) {
     dendp_cpu *cpu = (dendp_cpu *)self;
@@ -434,10 +507,10 @@ static void dendp_cpu_kv_write(void *self, const dendp_layer_view *v, const dend
     a.x = k;
     a.x2 = val;
     a.ldx = ld;
-    dendp_cpu_run_rows(cpu, &a, n, dendp_cpu_kv_task);
+    return dendp_cpu_run_rows(cpu, &a, n, dendp_cpu_kv_task);
 }
 
-static void dendp_cpu_attention(void *self, const dendp_layer_view *v, const dendp_cache *c,
+static bool dendp_cpu_attention(void *self, const dendp_layer_view *v, const dendp_cache *c,
                                 const dendp_overlay *o, const dendp_row *rows, uint32_t n, const float *q,
                                 size_t ld, float *out) {
     dendp_cpu *cpu = (dendp_cpu *)self;
@@ -456,7 +529,9 @@ static void dendp_cpu_attention(void *self, const dendp_layer_view *v, const den
     a.ld_q = ld;
     a.partials = cpu->partials;
     a.first_segment = cpu->first_segment;
-    dendp_attention_run(&a, cpu->pool, rows, n, q, out, cpu->cap_segments);
+    a.fine = cpu->fine;
+    return dendp_attention_run(&a, cpu->pool, &cpu->slices, rows, n, q, out, cpu->cap_segments) &&
+           dendp_slices_end(&cpu->slices);
 }
 
 /* Moves accepted tree rows, overlay slots in order of depth, to positions from first_pos on. */
@@ -481,6 +556,11 @@ static void dendp_cpu_copy_tree(void *self, const dendp_layer_view *v, const den
 static void dendp_cpu_backend(dendp_cpu *cpu, dendp_backend *out) {
     out->name = "cpu";
     out->self = cpu;
+    out->begin = dendp_cpu_begin;
+    out->limit = dendp_cpu_limit;
+    out->cancel = dendp_cpu_cancel;
+    out->cancelled = dendp_cpu_cancelled;
+    out->angles = dendp_cpu_angles;
     out->embed = dendp_cpu_embed;
     out->norm = dendp_cpu_norm;
     out->matmul = dendp_cpu_matmul;

@@ -16,6 +16,11 @@
  * K and V of all rows are written before any row attends, so rows of one
  * prompt see each other through the cache like everybody else. Every operation
  * treats rows one by one: what else is in the batch cannot change a row.
+ *
+ * A pass is a list of backend operations, each of which may stop half done
+ * (07.03), so that a caller with little time goes through it in slices. Between
+ * two layers a row is its line of x and nothing else: there rows that nobody
+ * wants any more can be taken out.
  * ======================================================================== */
 
 /* Buffers of a pass, backend memory. T = n_batch. */
@@ -59,16 +64,6 @@ static void dendp_rope_freqs(const dend_model *m, float *freqs) {
     }
 }
 
-/* cos and sin of position * frequency, a function of the position alone. */
-static void dendp_rope_angles(const float *freqs, uint32_t n_rot, uint32_t pos, float *angles) {
-    uint32_t i;
-    for (i = 0; i < n_rot / 2; i++) {
-        double angle = (double)pos * (double)freqs[i];
-        angles[2 * i] = (float)cos(angle);
-        angles[2 * i + 1] = (float)sin(angle);
-    }
-}
-
 /* What a forward pass works on. */
 typedef struct dendp_forward {
     const dend_model *model;
@@ -77,81 +72,191 @@ typedef struct dendp_forward {
     const dendp_overlay *overlay;
     dendp_scratch scratch;
     const uint32_t *layer_group, *layer_index; /* [L]: where the cache keeps each layer */
+    /* the pass that runs, or stands half done */
+    dendp_row *rows;
+    uint32_t n;
+    float *logits;
+    bool fine;
+    uint32_t op; /* operations that are through */
 } dendp_forward;
 
-static void dendp_forward_layer(dendp_forward *f, const dendp_row *rows, uint32_t n, uint32_t layer) {
+/* Operations of a pass: these, then DENDP_N_LAYER_OPS a layer, then the output norm and the head. */
+enum { DENDP_OP_ANGLES = 0, DENDP_OP_EMBED, DENDP_OP_LAYERS };
+
+/* Operations of a layer. */
+enum {
+    DENDP_OP_ATTN_NORM = 0,
+    DENDP_OP_QKV,
+    DENDP_OP_ROTATE,
+    DENDP_OP_KV_WRITE,
+    DENDP_OP_ATTENTION,
+    DENDP_OP_O,
+    DENDP_OP_ADD_ATTN,
+    DENDP_OP_FFN_NORM,
+    DENDP_OP_GATE_UP,
+    DENDP_OP_SILU_MUL,
+    DENDP_OP_DOWN,
+    DENDP_OP_ADD_FFN,
+    DENDP_N_LAYER_OPS
+};
+
+/* How the cache and the backend see a layer. */
+static dendp_layer_view dendp_forward_view(const dendp_forward *f, uint32_t layer) {
     const dendp_config *c = &f->model->config;
-    const dendp_layer *w = &f->model->layers[layer];
-    const dendp_backend *be = f->backend;
-    dendp_scratch *s = &f->scratch;
-    uint32_t D = c->n_embd, d = c->head_dim, H = c->n_heads, G = c->n_kv_heads, F = c->n_ff;
-    size_t ld = (size_t)(H + 2 * G) * d;
     dendp_layer_view view;
-    dendp_linear linear;
     memset(&view, 0, sizeof view);
     view.layer = layer;
     view.n_layers = c->n_layers;
     view.group = f->layer_group[layer];
     view.group_layer = f->layer_index[layer];
-    view.n_heads = H;
-    view.n_kv_heads = G;
-    view.head_dim = d;
-
-    be->norm(be->self, s->x, w->attn_norm, c->norm_eps, n, D, s->h);
-    memset(&linear, 0, sizeof linear);
-    linear.n_parts = 3;
-    linear.part[0] = &w->q;
-    linear.part[1] = &w->k;
-    linear.part[2] = &w->v;
-    linear.bias[0] = w->q_bias;
-    linear.bias[1] = w->k_bias;
-    linear.bias[2] = w->v_bias;
-    be->matmul(be->self, &linear, s->h, D, n, s->qkv, ld);
-    be->rotate(be->self, &view, s->angles, c->n_rot, c->family->rope, n, s->qkv, ld);
-    be->kv_write(be->self, &view, f->cache, f->overlay, rows, n, s->qkv + (size_t)H * d,
-                 s->qkv + (size_t)(H + G) * d, ld);
-    be->attention(be->self, &view, f->cache, f->overlay, rows, n, s->qkv, ld, s->heads);
-    memset(&linear, 0, sizeof linear);
-    linear.n_parts = 1;
-    linear.part[0] = &w->o;
-    be->matmul(be->self, &linear, s->heads, (size_t)H * d, n, s->h, D);
-    be->add(be->self, s->x, s->h, n, D);
-
-    be->norm(be->self, s->x, w->ffn_norm, c->norm_eps, n, D, s->h);
-    memset(&linear, 0, sizeof linear);
-    linear.n_parts = 2;
-    linear.part[0] = &w->gate;
-    linear.part[1] = &w->up;
-    be->matmul(be->self, &linear, s->h, D, n, s->gu, (size_t)2 * F);
-    be->silu_mul(be->self, s->gu, n, F, s->ffn);
-    memset(&linear, 0, sizeof linear);
-    linear.n_parts = 1;
-    linear.part[0] = &w->down;
-    be->matmul(be->self, &linear, s->ffn, F, n, s->h, D);
-    be->add(be->self, s->x, s->h, n, D);
+    view.n_heads = c->n_heads;
+    view.n_kv_heads = c->n_kv_heads;
+    view.head_dim = c->head_dim;
+    return view;
 }
 
-/* Runs n <= n_batch rows. Logits of rows that ask go to logits[logits_row][V]. */
-static void dendp_forward_run(dendp_forward *f, const dendp_row *rows, uint32_t n, float *logits) {
+/* One operation of a layer; false when it is not through. */
+static bool dendp_forward_layer(dendp_forward *f, uint32_t layer, uint32_t op) {
+    const dendp_config *c = &f->model->config;
+    const dendp_layer *w = &f->model->layers[layer];
+    const dendp_backend *be = f->backend;
+    dendp_scratch *s = &f->scratch;
+    uint32_t D = c->n_embd, H = c->n_heads, G = c->n_kv_heads, F = c->n_ff, n = f->n;
+    size_t d = c->head_dim, ld = (H + 2 * G) * d;
+    dendp_layer_view view = dendp_forward_view(f, layer);
+    dendp_linear linear;
+    memset(&linear, 0, sizeof linear);
+    linear.n_parts = 1;
+    switch (op) {
+    case DENDP_OP_ATTN_NORM:
+        return be->norm(be->self, s->x, w->attn_norm, c->norm_eps, n, D, s->h);
+    case DENDP_OP_QKV:
+        linear.n_parts = 3;
+        linear.part[0] = &w->q;
+        linear.part[1] = &w->k;
+        linear.part[2] = &w->v;
+        linear.bias[0] = w->q_bias;
+        linear.bias[1] = w->k_bias;
+        linear.bias[2] = w->v_bias;
+        return be->matmul(be->self, &linear, s->h, D, n, s->qkv, ld);
+    case DENDP_OP_ROTATE:
+        return be->rotate(be->self, &view, s->angles, c->n_rot, c->family->rope, n, s->qkv, ld);
+    case DENDP_OP_KV_WRITE:
+        return be->kv_write(be->self, &view, f->cache, f->overlay, f->rows, n, s->qkv + H * d,
+                            s->qkv + (H + G) * d, ld);
+    case DENDP_OP_ATTENTION:
+        return be->attention(be->self, &view, f->cache, f->overlay, f->rows, n, s->qkv, ld, s->heads);
+    case DENDP_OP_O:
+        linear.part[0] = &w->o;
+        return be->matmul(be->self, &linear, s->heads, H * d, n, s->h, D);
+    case DENDP_OP_FFN_NORM:
+        return be->norm(be->self, s->x, w->ffn_norm, c->norm_eps, n, D, s->h);
+    case DENDP_OP_GATE_UP:
+        linear.n_parts = 2;
+        linear.part[0] = &w->gate;
+        linear.part[1] = &w->up;
+        return be->matmul(be->self, &linear, s->h, D, n, s->gu, (size_t)2 * F);
+    case DENDP_OP_SILU_MUL:
+        return be->silu_mul(be->self, s->gu, n, F, s->ffn);
+    case DENDP_OP_DOWN:
+        linear.part[0] = &w->down;
+        return be->matmul(be->self, &linear, s->ffn, F, n, s->h, D);
+    default: /* DENDP_OP_ADD_ATTN, DENDP_OP_ADD_FFN */
+        return be->add(be->self, s->x, s->h, n, D);
+    }
+}
+
+/* The output norm and the head, of the rows that ask for logits. */
+static bool dendp_forward_head(dendp_forward *f, bool norm) {
     const dendp_config *c = &f->model->config;
     const dendp_backend *be = f->backend;
     dendp_scratch *s = &f->scratch;
-    uint32_t r, layer, n_last = 0, D = c->n_embd;
-    for (r = 0; r < n; r++) {
-        dendp_rope_angles(s->freqs, c->n_rot, rows[r].pos, s->angles + (size_t)r * c->n_rot);
-    }
-    be->embed(be->self, &f->model->embd, rows, n, s->x, D);
-    for (layer = 0; layer < c->n_layers; layer++) {
-        dendp_forward_layer(f, rows, n, layer);
-    }
-    for (r = 0; r < n; r++) {
-        if (rows[r].logits_row != DENDP_NONE) {
-            memcpy(s->last + (size_t)n_last * D, s->x + (size_t)r * D, D * sizeof(float));
-            s->out_rows[n_last++] = rows[r].logits_row;
+    uint32_t r, n_last = 0, D = c->n_embd;
+    for (r = 0; r < f->n; r++) {
+        if (f->rows[r].logits_row != DENDP_NONE) {
+            if (norm) {
+                memcpy(s->last + (size_t)n_last * D, s->x + (size_t)r * D, D * sizeof(float));
+            }
+            s->out_rows[n_last++] = f->rows[r].logits_row;
         }
     }
-    if (n_last > 0) {
-        be->norm(be->self, s->last, f->model->out_norm, c->norm_eps, n_last, D, s->h);
-        be->head(be->self, &f->model->head, s->h, n_last, D, logits, s->out_rows);
+    return n_last == 0 ||
+           (norm ? be->norm(be->self, s->last, f->model->out_norm, c->norm_eps, n_last, D, s->h)
+                 : be->head(be->self, &f->model->head, s->h, n_last, D, f->logits, s->out_rows));
+}
+
+/* Begins a pass of n <= n_batch rows, which stay where they are until it is
+ * through. Logits of rows that ask go to logits[logits_row][V]. fine: the pass
+ * will run in slices of little time. */
+static void dendp_forward_begin(dendp_forward *f, dendp_row *rows, uint32_t n, float *logits, bool fine) {
+    f->rows = rows;
+    f->n = n;
+    f->logits = logits;
+    f->fine = fine;
+    f->op = 0;
+    f->backend->begin(f->backend->self, fine);
+}
+
+/* True when the pass stands between two layers: all that it has computed is in x then, a row a row. */
+static bool dendp_forward_between_layers(const dendp_forward *f) {
+    return f->op >= DENDP_OP_LAYERS && (f->op - DENDP_OP_LAYERS) % DENDP_N_LAYER_OPS == 0 &&
+           (f->op - DENDP_OP_LAYERS) / DENDP_N_LAYER_OPS < f->model->config.n_layers;
+}
+
+/* Row `from` of the pass, which stands between two layers, becomes row `to`. */
+static void dendp_forward_move_row(dendp_forward *f, uint32_t from, uint32_t to) {
+    const dendp_config *c = &f->model->config;
+    f->rows[to] = f->rows[from];
+    memmove(f->scratch.x + (size_t)to * c->n_embd, f->scratch.x + (size_t)from * c->n_embd,
+            c->n_embd * sizeof(float));
+    memmove(f->scratch.angles + (size_t)to * c->n_rot, f->scratch.angles + (size_t)from * c->n_rot,
+            c->n_rot * sizeof(float));
+}
+
+/* The pass, which stands between two layers, goes on with its first n rows. The
+ * operation that comes next may stand half done, for rows that are no more: it
+ * begins anew. */
+static void dendp_forward_shrink(dendp_forward *f, uint32_t n) {
+    f->n = n;
+    f->backend->begin(f->backend->self, f->fine);
+}
+
+/* One operation of the pass, or what is left of it; false when it is not through. */
+static bool dendp_forward_op(dendp_forward *f) {
+    const dendp_config *c = &f->model->config;
+    const dendp_backend *be = f->backend;
+    dendp_scratch *s = &f->scratch;
+    uint32_t layer, op = f->op;
+    if (op == DENDP_OP_ANGLES) {
+        return be->angles(be->self, f->rows, f->n, s->freqs, c->n_rot, s->angles);
     }
+    if (op == DENDP_OP_EMBED) {
+        return be->embed(be->self, &f->model->embd, f->rows, f->n, s->x, c->n_embd);
+    }
+    op -= DENDP_OP_LAYERS;
+    layer = op / DENDP_N_LAYER_OPS;
+    return layer < c->n_layers ? dendp_forward_layer(f, layer, op % DENDP_N_LAYER_OPS)
+                               : dendp_forward_head(f, op % DENDP_N_LAYER_OPS == 0);
+}
+
+/* Goes on with the pass until it is through (or, with to_layer, stands between
+ * two layers), which gives true, or until the deadline (0 = none) or a cancel.
+ * Each call gets on by a task at least. */
+static bool dendp_forward_go(dendp_forward *f, uint64_t deadline_ns, bool to_layer) {
+    const dendp_backend *be = f->backend;
+    uint32_t n_ops = DENDP_OP_LAYERS + f->model->config.n_layers * DENDP_N_LAYER_OPS + 2;
+    be->limit(be->self, deadline_ns);
+    while (f->op < n_ops) {
+        if (!dendp_forward_op(f)) {
+            return false;
+        }
+        f->op++;
+        if (to_layer && dendp_forward_between_layers(f)) {
+            return true;
+        }
+        if ((deadline_ns && dendp_now_ns() >= deadline_ns) || be->cancelled(be->self)) {
+            break;
+        }
+    }
+    return f->op == n_ops;
 }

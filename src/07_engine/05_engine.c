@@ -1,19 +1,20 @@
 /* ==========================================================================
- * >>07.05 ENGINE: create, plan, step, and the public calls
+ * >>07.05 ENGINE: create, plan, sequences, sampling
  * ==========================================================================
  * An engine is one block of memory: cache, scratch, logits, threads. Creating
  * it is the last allocation; dend_plan runs the same layout without a base and
  * so predicts the bytes exactly.
  *
- * A STEP gathers waiting tokens into batches until none is left or the time is
- * up. The queue is served round robin, in the order in which sequences began
- * to wait: first one token each for those that wait for just one (a branch
- * that decodes must not stand behind a long prompt), then prompt tokens until
- * the batch is full. A batch is committed as a whole when it is through.
- *
  * Every public call checks its arguments and handles, then does all that can
  * fail, then changes the engine.
  * ======================================================================== */
+
+/* The batch that is under way (07.06). */
+typedef struct dendp_flight {
+    uint32_t n;      /* rows, the first of dend_engine.rows; 0 = there is none */
+    uint64_t number; /* batches that have begun */
+    uint64_t ns;     /* that this one has taken */
+} dendp_flight;
 
 struct dend_engine {
     dend_engine_desc desc; /* resolved */
@@ -27,11 +28,13 @@ struct dend_engine {
     dendp_backend backend;
     dendp_forward forward;
     dendp_overlay overlay;
-    dendp_row *rows;      /* [max(n_batch, n_tree_rows)] */
-    float *logits;        /* [n_logits][V] */
-    uint32_t *sample_ids; /* [V] scratch of the sampler */
-    int32_t *text_tokens; /* [n_ctx] scratch of append_text */
-    uint64_t n_rows;      /* rows computed since creation */
+    dendp_row *rows;       /* [max(n_batch, n_tree_rows)] */
+    float *logits;         /* [n_logits][V] */
+    uint32_t *sample_ids;  /* [V] scratch of the sampler */
+    int32_t *text_tokens;  /* [n_ctx] scratch of append_text */
+    int32_t *slide_tokens; /* [n_ctx] what stays of a sequence that slides; NULL with another policy */
+    uint64_t n_rows;       /* rows computed since creation */
+    dendp_flight flight;
     /* the last dend_tree_eval */
     float *tree_logits; /* [n_tree_rows][V] */
     uint32_t n_trees;
@@ -79,6 +82,9 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
     d->n_threads = d->n_threads ? d->n_threads : dendp_cpu_count();
     d->kv_type = d->kv_type == DEND_KV_DEFAULT ? DEND_KV_F16 : d->kv_type;
     d->release_budget = d->release_budget ? d->release_budget : 64;
+    d->context_policy = d->context_policy == DEND_CONTEXT_DEFAULT ? DEND_CONTEXT_STATUS : d->context_policy;
+    d->n_sink = d->n_sink || d->context_policy != DEND_CONTEXT_SLIDE ? d->n_sink
+                                                                     : dendp_min_u32(4, (d->n_ctx - 1) / 2);
     if (d->isa == DEND_ISA_DEFAULT) {
         d->isa = dendp_kernels_get(DEND_ISA_DEFAULT)->isa;
     }
@@ -97,6 +103,15 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
     }
     if (d->isa < DEND_ISA_SCALAR || d->isa > DEND_ISA_NEON) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "unknown isa", 0);
+    }
+    if (d->context_policy < DEND_CONTEXT_STATUS || d->context_policy > DEND_CONTEXT_CALLBACK) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "unknown context_policy", 0);
+    }
+    if (d->context_policy == DEND_CONTEXT_SLIDE && d->n_sink >= dendp_div_up(d->n_ctx, 2)) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "n_sink must be below n_ctx / 2", 0);
+    }
+    if (d->context_policy == DEND_CONTEXT_CALLBACK && !d->on_context_full) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "on_context_full must be given", 0);
     }
     if (!dendp_kernels_get(d->isa)) {
         return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "this processor or build lacks the isa asked for", 0);
@@ -140,6 +155,8 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     cd.n_ctx = d->n_ctx;
     cd.n_logits = d->n_logits;
     cd.n_prefixes = d->n_prefixes;
+    cd.n_holds =
+        dendp_min_u32(d->n_seqs, (uint32_t)batch) + 1; /* a batch's, and one of a sequence that slides */
     cd.release_budget = d->release_budget;
     cd.seed = d->seed;
     dendp_codec_get(d->kv_type, d->isa, &cd.codec);
@@ -193,6 +210,9 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     e->sample_ids = (uint32_t *)dendp_carve(carver, V, sizeof(uint32_t));
     e->text_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
     dendp_snapshot_carve(&e->snapshot, &e->cache, carver);
+    if (d->context_policy == DEND_CONTEXT_SLIDE) {
+        e->slide_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
+    }
     e->tree_logits = (float *)dendp_carve(carver, d->n_tree_rows * V, sizeof(float));
     e->trees = (dendp_tree_state *)dendp_carve(carver, d->n_tree_rows, sizeof *e->trees);
     e->tree_rows = (dendp_row *)dendp_carve(carver, d->n_tree_rows, sizeof *e->tree_rows);
@@ -233,6 +253,29 @@ DEND_IMPL void dend_engine_free(dend_engine *engine) {
         dend_allocator allocator = engine->desc.allocator;
         dendp_pool_close(&engine->pool);
         dendp_free(&allocator, engine, engine->bytes);
+    }
+}
+
+/* Says what an engine is. (dend_engine_report says it in full.) */
+static void dendp_engine_log(const dend_engine *e, bool isa_is_default) {
+    const dend_log *log = &e->desc.log;
+    dendp_log_line line;
+    if (dendp_log_begin(&line, log, "engine: ")) {
+        dendp_text_put(&line.text, e->cpu.kernels->name);
+        dendp_text_put(&line.text, ", ");
+        dendp_text_put_count(&line.text, e->pool.n_threads, "thread", "threads");
+        dendp_text_put(&line.text, ", ");
+        dendp_text_put_number(&line.text, e->desc.n_blocks);
+        dendp_text_put(&line.text, " KV blocks of ");
+        dendp_text_put_number(&line.text, e->desc.block_tokens);
+        dendp_text_put(&line.text, " tokens, ");
+        dendp_text_put_bytes(&line.text, e->bytes);
+        dendp_log_end(&line, log, DEND_LOG_INFO);
+    }
+    if (isa_is_default && e->desc.isa == DEND_ISA_SCALAR &&
+        dendp_log_begin(&line, log,
+                        "this processor, or this build, has no fast kernels: plain C does the work")) {
+        dendp_log_end(&line, log, DEND_LOG_WARNING);
     }
 }
 
@@ -283,6 +326,7 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
     e->forward.cache = &e->cache;
     e->forward.overlay = &e->overlay;
     dendp_rope_freqs(d.model, e->forward.scratch.freqs);
+    dendp_engine_log(e, desc->isa == DEND_ISA_DEFAULT);
     *out = e;
     return DEND_OK;
 }
@@ -321,7 +365,7 @@ DEND_IMPL void dend_engine_get_stats(const dend_engine *engine, dend_engine_stat
     out->n_logits = c->desc.n_logits;
     out->n_logits_free = c->n_free_logits;
     for (r = c->first_waiting; r != DENDP_NONE; r = c->records[r].next) {
-        out->n_waiting += c->records[r].len - c->records[r].n_ready;
+        out->n_waiting += dendp_record_orphaned(c, r) ? 0 : c->records[r].len - c->records[r].n_ready;
     }
     out->n_forks = c->n_forks;
     out->n_rows = engine->n_rows;
@@ -357,11 +401,66 @@ DEND_IMPL dend_status dend_seq_drop(dend_engine *engine, dend_seq seq) {
     return dendp_cache_seq_drop(&engine->cache, seq);
 }
 
+/* Appends n tokens to a sequence that has no room for them: the sinks and a tail
+ * of it become a new record, with the tokens behind. A failure leaves it as it was. */
+static dend_status dendp_seq_slide(dend_engine *e, dendp_slot *slot, const int32_t *tokens, size_t n) {
+    dendp_cache *c = &e->cache;
+    uint32_t old = slot->record, len = c->records[old].len, sink = dendp_min_u32(e->desc.n_sink, len), i;
+    uint32_t room = e->desc.n_ctx - sink, keep = dendp_min_u32((len - sink) / 2, (e->desc.n_ctx - sink) / 2),
+             first = sink;
+    dend_status status = DEND_OK;
+    if (n > room) {
+        return DEND_ERR_CONTEXT_FULL;
+    }
+    keep = dendp_min_u32(keep, room - (uint32_t)n);
+    c->records[old].count++; /* ours, so that what follows is done to a clone */
+    if (sink >= dendp_record_rewind_min(c, old)) {
+        status = dendp_cache_rewind(c, slot, sink);
+    } else { /* a window has lost its first tokens: the sinks are computed again, too */
+        c->records[old].count--;
+        slot->record = dendp_record_take(c);
+        first = 0;
+    }
+    if (status == DEND_OK) {
+        for (i = first; i < sink + keep; i++) {
+            e->slide_tokens[i - first] = dendp_record_token(c, old, i < sink ? i : len - keep + (i - sink));
+        }
+        memcpy(e->slide_tokens + (sink + keep - first), tokens, n * sizeof *tokens);
+        status = dendp_cache_append(c, slot, e->slide_tokens, sink + keep - first + n);
+    }
+    if (status != DEND_OK) {
+        uint32_t made = slot->record;
+        slot->record = old;
+        dendp_record_release(c, made); /* a clone; or, where none came to be, our name of the old one */
+        return status;
+    }
+    dendp_record_release(c, old);
+    slot->stream = dendp_hash2(slot->stream, ++slot->n_forks);
+    return DEND_OK;
+}
+
+/* Appends to a sequence; an empty one first takes over what has been computed before. */
+static dend_status dendp_seq_put(dend_engine *e, dendp_slot *slot, const int32_t *tokens, size_t n) {
+    bool empty = e->cache.records[slot->record].len == 0;
+    uint32_t reused = 0;
+    dend_status status;
+    if (empty) {
+        dendp_prefix_adopt(&e->prefixes, slot, tokens, n);
+        reused = e->cache.records[slot->record].len;
+    }
+    status = dendp_cache_append(&e->cache, slot, reused ? tokens + reused : tokens, n - reused);
+    if (status != DEND_OK && empty) {
+        dendp_prefix_return(&e->prefixes, slot);
+    }
+    if (status == DEND_OK && slot->reuse && n > 1) {
+        e->cache.records[slot->record].list = true; /* a prompt, or a turn of a chat */
+    }
+    return status;
+}
+
 DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const int32_t *tokens, size_t n) {
     dendp_slot *slot;
     dend_status status;
-    bool empty;
-    uint32_t reused;
     size_t i;
     if (!engine || (!tokens && n)) {
         return DEND_ERR_ARGUMENT;
@@ -375,17 +474,13 @@ DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const i
             return DEND_ERR_TOKEN;
         }
     }
-    empty = engine->cache.records[slot->record].len == 0;
-    if (empty) {
-        dendp_prefix_adopt(&engine->prefixes, slot, tokens, n);
-    }
-    reused = empty ? engine->cache.records[slot->record].len : 0;
-    status = dendp_cache_append(&engine->cache, slot, reused ? tokens + reused : tokens, n - reused);
-    if (status != DEND_OK && empty) {
-        dendp_prefix_return(&engine->prefixes, slot);
-    }
-    if (status == DEND_OK && slot->reuse && n > 1) {
-        engine->cache.records[slot->record].list = true; /* a prompt, or a turn of a chat */
+    status = dendp_seq_put(engine, slot, tokens, n);
+    if (status == DEND_ERR_CONTEXT_FULL && engine->desc.context_policy == DEND_CONTEXT_SLIDE) {
+        status = dendp_seq_slide(engine, slot, tokens, n);
+    } else if (status == DEND_ERR_CONTEXT_FULL && engine->desc.context_policy == DEND_CONTEXT_CALLBACK &&
+               engine->desc.on_context_full(engine->desc.context_user, engine, seq, n)) {
+        slot = dendp_cache_slot(&engine->cache, seq);
+        status = slot ? dendp_seq_put(engine, slot, tokens, n) : DEND_ERR_STALE;
     }
     return status;
 }
@@ -488,108 +583,6 @@ DEND_IMPL void *dend_seq_user(const dend_engine *engine, dend_seq seq) {
     return slot ? slot->user : NULL;
 }
 
-/* -- step ------------------------------------------------------------------------ */
-
-/* Adds up to `most` waiting rows of a record to the batch, once a batch. Tokens
- * that end the waiting run ask for logits; false when all that it lacks is a
- * logits row, and none can be had. */
-static bool dendp_step_take(dend_engine *e, uint32_t id, uint32_t most, uint32_t *n) {
-    dendp_cache *c = &e->cache;
-    dendp_record *r = &c->records[id];
-    uint32_t pos, end;
-    dendp_record_skip_claimed(c, id);
-    pos = r->n_ready;
-    if (pos == r->len) { /* nothing left to compute but perhaps the logits of the last token */
-        if (!r->want_logits) {
-            return true;
-        }
-        pos = r->len - 1;
-    }
-    end = pos + dendp_min_u32(r->len - pos, most);
-    if (end == r->len && r->want_logits) {
-        uint32_t row = dendp_logits_take(c);
-        if (row == DENDP_NONE) {
-            end--; /* the last token stays behind until a row is free */
-            if (end <= pos) {
-                return false;
-            }
-        } else {
-            r->logits_row = row;
-        }
-    }
-    for (; pos < end; pos++) {
-        dendp_row *row = &e->rows[(*n)++];
-        memset(row, 0, sizeof *row);
-        row->token = dendp_record_token(c, id, pos);
-        row->pos = pos;
-        row->record = id;
-        row->n_past = pos + 1;
-        row->tree_first = DENDP_NONE;
-        row->logits_row = pos + 1 == r->len ? r->logits_row : DENDP_NONE;
-        row->write_kv = !dendp_record_slot_claimed(c, id, pos);
-        dendp_record_claim(c, id, pos);
-    }
-    return true;
-}
-
-/* Fills e->rows from the queue; *starved when a record only lacks a logits row. */
-static uint32_t dendp_step_gather(dend_engine *e, bool *starved) {
-    dendp_cache *c = &e->cache;
-    uint32_t id, next, n = 0, pass, T = e->desc.n_batch;
-    for (pass = 0; pass < 2; pass++) { /* single tokens first, then prompts */
-        for (id = c->first_waiting; id != DENDP_NONE && n < T; id = next) {
-            dendp_record *r = &c->records[id];
-            bool single = r->len - r->n_ready <= 1;
-            next = r->next; /* taking may end the waiting */
-            if (single == (pass == 0) && !dendp_step_take(e, id, T - n, &n)) {
-                *starved = true;
-            }
-        }
-    }
-    return n;
-}
-
-/* Records the results of a batch: everything up to each row's position is ready. */
-static void dendp_step_commit(dend_engine *e, uint32_t n) {
-    uint32_t r;
-    for (r = 0; r < n; r++) {
-        if (e->rows[r].logits_row != DENDP_NONE) {
-            e->cache.records[e->rows[r].record].want_logits = false;
-        }
-        if (r + 1 == n || e->rows[r + 1].record != e->rows[r].record) {
-            dendp_record_commit(&e->cache, e->rows[r].record, e->rows[r].pos + 1);
-            dendp_prefix_committed(&e->prefixes, e->rows[r].record);
-        }
-    }
-    e->n_rows += n;
-}
-
-/* Computes the first n of e->rows, as dendp_step_take has filled them in. */
-static void dendp_step_run(dend_engine *e, uint32_t n) {
-    dendp_forward_run(&e->forward, e->rows, n, e->logits);
-    dendp_step_commit(e, n);
-}
-
-DEND_IMPL dend_status dend_step(dend_engine *engine, uint64_t budget_us) {
-    uint64_t start = budget_us ? dendp_now_ns() : 0;
-    if (!engine) {
-        return DEND_ERR_ARGUMENT;
-    }
-    dendp_node_reclaim(&engine->cache.nodes, engine->desc.release_budget);
-    for (;;) {
-        bool starved = false;
-        uint32_t n = dendp_step_gather(engine, &starved);
-        if (n == 0) {
-            return starved ? DEND_ERR_NO_LOGITS : DEND_OK;
-        }
-        dendp_step_run(engine, n);
-        if (budget_us && engine->cache.first_waiting != DENDP_NONE &&
-            (dendp_now_ns() - start) / 1000u >= budget_us) {
-            return DEND_PENDING;
-        }
-    }
-}
-
 /* -- logits and sampling ------------------------------------------------------------ */
 
 /* The logits of a live sequence that is up to date. */
@@ -659,26 +652,4 @@ DEND_IMPL dend_status dend_sample(dend_engine *engine, dend_seq seq, const dend_
     }
     return dendp_sample(engine->cpu.ops, logits, engine->model->config.n_vocab, params, slot->stream,
                         engine->cache.records[slot->record].len, engine->sample_ids, out);
-}
-
-DEND_IMPL dend_status dend_next(dend_engine *engine, dend_seq seq, const dend_sample_params *params,
-                                int32_t *token) {
-    dend_sampled sampled;
-    dend_status status;
-    if (!engine || !token) {
-        return DEND_ERR_ARGUMENT;
-    }
-    status = dend_seq_want_logits(engine, seq);
-    if (status == DEND_OK) {
-        status = dend_step(engine, 0);
-    }
-    if (status == DEND_OK || status == DEND_ERR_NO_LOGITS) { /* which others may lack, and not this one */
-        status = dend_sample(engine, seq, params, &sampled);
-    }
-    if (status != DEND_OK) {
-        return status == DEND_ERR_WAITING ? DEND_ERR_NO_LOGITS : status;
-    }
-    *token = sampled.token;
-    return dend_token_is_end(engine->model, sampled.token) ? DEND_END
-                                                           : dend_seq_append(engine, seq, token, 1);
 }

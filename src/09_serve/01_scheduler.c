@@ -26,7 +26,9 @@
  * from a least-squares line through past batches, of which each weighs a tenth
  * less than its successor. While all batches were of one size there is no line:
  * then cost is in proportion, and a batch of twice the size is tried, or else a
- * machine on which the second row is almost free would never be found out.
+ * machine on which the second row is almost free would never be found out. A
+ * batch that does not end in time stays under way (07.06); the next step begins
+ * with the rest of it.
  *
  * RESULTS.  Rows do not see each other (07.04) and sampling is keyed (06.01),
  * so order, time, priorities and company change when a token comes and never
@@ -82,12 +84,14 @@ struct dend_scheduler {
     uint32_t *live;          /* [n_requests] requests that are not done */
     uint32_t *order;         /* [n_requests] the same, sorted */
     uint32_t *owner;         /* [n_seqs] request that drives a sequence slot, or DENDP_NONE */
-    uint64_t *stamps;        /* [n_seqs] batch that has taken rows of a record last */
+    uint64_t *stamps;        /* [n_records] batch that has taken rows of a record last */
     uint64_t *quota;         /* [n_users] */
     uint32_t n_live, first_free;
     uint64_t n_submitted, n_batches;
     uint64_t last_prompt; /* batch that took rows of a prompt last, or that was over when none waited */
     dendp_pace pace;
+    uint64_t flight; /* number of its batch that is under way (07.06); 0 = there is none */
+    uint32_t flight_rows;
     bool running;
 };
 
@@ -122,7 +126,7 @@ static void dendp_serve_carve(dend_scheduler *s, const dend_scheduler_desc *d, d
     s->live = (uint32_t *)dendp_carve(carver, d->n_requests, sizeof *s->live);
     s->order = (uint32_t *)dendp_carve(carver, d->n_requests, sizeof *s->order);
     s->owner = (uint32_t *)dendp_carve(carver, n_seqs, sizeof *s->owner);
-    s->stamps = (uint64_t *)dendp_carve(carver, n_seqs, sizeof *s->stamps);
+    s->stamps = (uint64_t *)dendp_carve(carver, d->engine->cache.n_records, sizeof *s->stamps);
     s->quota = (uint64_t *)dendp_carve(carver, d->n_users, sizeof *s->quota);
 }
 
@@ -642,17 +646,35 @@ static void dendp_serve_gather(dend_scheduler *s, uint32_t T, dendp_serve_batch 
     }
 }
 
+/* Goes on with the batch that is under way, whoever began it.
+ * Returns: PENDING when it is through; OK when the time is up; CANCELLED. */
+static dend_status dendp_serve_fly(dend_scheduler *s, uint64_t deadline_ns) {
+    dend_engine *e = s->engine;
+    if (e->flight.n > 0 && !dendp_flight_go(e, deadline_ns)) {
+        return dendp_step_unless_cancelled(e, DEND_OK);
+    }
+    if (s->flight) { /* its own, if somebody's dend_step has not ended it */
+        if (s->flight == e->flight.number) {
+            dendp_pace_learn(&s->pace, s->flight_rows, e->flight.ns);
+        }
+        s->flight = 0;
+        s->n_batches++;
+    }
+    return DEND_PENDING;
+}
+
 /* One batch of up to T rows. PENDING: go on; all else ends the step. */
-static dend_status dendp_serve_turn(dend_scheduler *s, uint32_t T) {
+static dend_status dendp_serve_turn(dend_scheduler *s, uint32_t T, uint64_t deadline_ns) {
     dendp_serve_batch b;
-    uint64_t start;
+    if (s->engine->flight.n > 0) { /* that a callback's dend_step has left */
+        return dendp_serve_fly(s, deadline_ns);
+    }
     dendp_serve_gather(s, T, &b);
     if (b.n > 0) {
-        start = dendp_now_ns();
-        dendp_step_run(s->engine, b.n);
-        s->n_batches++;
-        dendp_pace_learn(&s->pace, b.n, dendp_now_ns() - start);
-        return DEND_PENDING;
+        dendp_flight_begin(s->engine, b.n, deadline_ns != 0);
+        s->flight = s->engine->flight.number;
+        s->flight_rows = b.n;
+        return dendp_serve_fly(s, deadline_ns);
     }
     if (b.unsettled) {
         return DEND_PENDING;
@@ -664,38 +686,46 @@ static dend_status dendp_serve_turn(dend_scheduler *s, uint32_t T) {
     return DEND_ERR_NO_BLOCKS;
 }
 
-DEND_IMPL dend_status dend_scheduler_step(dend_scheduler *scheduler, uint64_t budget_us) {
-    dend_scheduler *s = scheduler;
-    uint64_t start = dendp_now_ns(), budget = budget_us > UINT64_MAX / 1000u ? 0 : budget_us * 1000u;
-    dend_status status = DEND_PENDING;
-    uint64_t settled = 0;
-    bool first = true;
-    if (!s || s->running) {
-        return DEND_ERR_ARGUMENT;
+/* Rows of the next batch. One that cannot end in time runs over several steps,
+ * and takes everybody's single row and a few of a prompt: passes of one row
+ * each would waste most of their time. */
+static uint32_t dendp_serve_rows(const dend_scheduler *s, uint64_t deadline_ns) {
+    uint32_t most = s->engine->desc.n_batch, n;
+    uint64_t now = deadline_ns ? dendp_now_ns() : 0;
+    if (!deadline_ns) {
+        return most;
     }
+    n = now < deadline_ns ? dendp_pace_rows(&s->pace, deadline_ns - now, most) : 0;
+    return dendp_min_u32(most, dendp_max_u32(n, s->n_live + DENDP_SERVE_FIRST_ROWS));
+}
+
+/* dend_scheduler_step until a moment; 0 = no limit. */
+static dend_status dendp_serve_step(dend_scheduler *s, uint64_t deadline_ns) {
+    uint64_t settled = s->n_batches;
+    bool worked = s->engine->flight.n > 0;
+    dend_status status;
     s->running = true;
-    settled = s->n_batches;
     dendp_node_reclaim(&s->engine->cache.nodes, s->engine->desc.release_budget);
-    for (;; first = false) {
-        uint32_t T = s->engine->desc.n_batch;
+    status = dendp_serve_fly(s, deadline_ns);
+    while (status == DEND_PENDING) {
         dendp_serve_settle(s, s->n_batches != settled);
         settled = s->n_batches;
-        if (s->n_live == 0) {
+        if (s->n_live == 0 || (worked && deadline_ns && dendp_now_ns() >= deadline_ns)) {
             break;
         }
-        if (budget) {
-            uint64_t used = dendp_now_ns() - start;
-            T = used < budget ? dendp_pace_rows(&s->pace, budget - used, T) : 0;
-            if (T == 0 && !first) {
-                break;
-            }
-            T = dendp_max_u32(T, 1);
-        }
-        status = dendp_serve_turn(s, T);
-        if (status != DEND_PENDING) {
-            break;
-        }
+        status = dendp_serve_turn(s, dendp_serve_rows(s, deadline_ns), deadline_ns);
+        worked = true;
     }
     s->running = false;
-    return s->n_live == 0 ? DEND_OK : status == DEND_ERR_NO_BLOCKS ? DEND_PENDING : status;
+    if (status == DEND_ERR_CANCELLED) {
+        return status;
+    }
+    return s->n_live == 0                                      ? DEND_OK
+           : status == DEND_ERR_NO_BLOCKS || status == DEND_OK ? DEND_PENDING
+                                                               : status;
+}
+
+DEND_IMPL dend_status dend_scheduler_step(dend_scheduler *scheduler, uint64_t budget_us) {
+    return !scheduler || scheduler->running ? DEND_ERR_ARGUMENT
+                                            : dendp_serve_step(scheduler, dendp_deadline(budget_us));
 }

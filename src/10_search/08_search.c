@@ -517,10 +517,16 @@ static dend_status dendp_search_turn(dend_search *s, uint64_t budget_us) {
     if (status == DEND_PENDING) {
         return DEND_OK; /* the rest of the batch comes with the next call */
     }
+    if (status == DEND_ERR_CANCELLED) {
+        return status;
+    }
     s->info.n_batches++;
     status = dendp_search_advance(s);
     if (status == DEND_ERR_NO_LOGITS && dendp_search_release_logits(s)) {
-        (void)dend_step(s->engine, 0); /* lanes that still lack logits say so themselves */
+        if (dend_step(s->engine, 0) ==
+            DEND_ERR_CANCELLED) { /* else: lanes that still lack logits say so themselves */
+            return DEND_ERR_CANCELLED;
+        }
         status = dendp_search_advance(s);
     }
     return status;

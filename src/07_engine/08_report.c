@@ -1,5 +1,5 @@
 /* ==========================================================================
- * >>07.07 REPORT: what an engine runs on, in words
+ * >>07.08 REPORT: what an engine runs on, in words
  * ==========================================================================
  * Every width, type and instruction set works, since the scalar kernels know
  * no limits. That is kind to whoever tries something odd and unkind to whoever
@@ -16,62 +16,7 @@
  *
  * Embedding lookup, rotation, residual sums and the writing of K and V are
  * plain C that compilers vectorise as they can.
- *
- * Numbers are written by hand: printf's depend on the program's locale.
  * ======================================================================== */
-
-/* Text that goes to out[cap], cut to fit and 0-terminated; n counts all of it. */
-typedef struct dendp_text {
-    char *out;
-    size_t cap, n;
-} dendp_text;
-
-static void dendp_text_put(dendp_text *t, const char *s) {
-    for (; *s; s++, t->n++) {
-        if (t->n + 1 < t->cap) {
-            t->out[t->n] = *s;
-            t->out[t->n + 1] = 0;
-        }
-    }
-}
-
-static void dendp_text_put_number(dendp_text *t, uint64_t v) {
-    char digits[24];
-    size_t at = sizeof digits - 1;
-    digits[at] = 0;
-    do {
-        digits[--at] = (char)('0' + v % 10);
-        v /= 10;
-    } while (v);
-    dendp_text_put(t, digits + at);
-}
-
-/* "1 matrix", "2 matrices": one and many end the word. */
-static void dendp_text_put_count(dendp_text *t, uint64_t n, const char *one, const char *many) {
-    dendp_text_put_number(t, n);
-    dendp_text_put(t, " ");
-    dendp_text_put(t, n == 1 ? one : many);
-}
-
-/* "812 B", "45.1 kB", "98.2 MB", rounded down. */
-static void dendp_text_put_bytes(dendp_text *t, uint64_t bytes) {
-    uint64_t unit = bytes < 1000 ? 1 : bytes < 1000000 ? 1000 : 1000000;
-    dendp_text_put_number(t, bytes / unit);
-    if (unit > 1) {
-        dendp_text_put(t, ".");
-        dendp_text_put_number(t, bytes % unit / (unit / 10));
-    }
-    dendp_text_put(t, unit == 1 ? " B" : unit == 1000 ? " kB" : " MB");
-}
-
-/* Text of a file: what would steer a terminal is replaced. */
-static void dendp_text_put_foreign(dendp_text *t, const char *s) {
-    char c[2] = {0, 0};
-    for (; *s; s++) {
-        c[0] = (unsigned char)*s < 32 || *s == 127 ? '?' : *s;
-        dendp_text_put(t, c);
-    }
-}
 
 static void dendp_text_put_kernels(dendp_text *t, const char *name) {
     dendp_text_put(t, name);

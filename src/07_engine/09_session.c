@@ -1,5 +1,5 @@
 /* ==========================================================================
- * >>07.08 SESSION: public calls for saved sequences and kept prefixes
+ * >>07.09 SESSION: public calls for saved sequences and kept prefixes
  * ==========================================================================
  * Rooms 04.05 and 04.06 do the work; here arguments are checked, and bytes come
  * from and go to callbacks, memory and files (01.05). Saving into memory and

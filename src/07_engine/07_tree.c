@@ -1,5 +1,5 @@
 /* ==========================================================================
- * >>07.06 TREE: draft rows beside the cache, and their acceptance
+ * >>07.07 TREE: draft rows beside the cache, and their acceptance
  * ==========================================================================
  * A token tree asks: what would the model say after each of these short
  * continuations? Its rows run in one pass, each seeing the committed tokens,
@@ -74,6 +74,7 @@ static void dendp_tree_note(const dend_engine *e, const dend_tree *tree, dendp_t
 
 DEND_IMPL dend_status dend_tree_eval(dend_engine *engine, const dend_tree *trees, uint32_t n_trees) {
     uint32_t i, j, n = 0;
+    dend_status status;
     if (!engine || !trees || n_trees == 0 || n_trees > engine->desc.n_tree_rows) {
         return DEND_ERR_ARGUMENT;
     }
@@ -84,8 +85,12 @@ DEND_IMPL dend_status dend_tree_eval(dend_engine *engine, const dend_tree *trees
             }
         }
     }
+    status = dendp_step_finish(engine); /* rows and activations are in its hands */
+    if (status != DEND_OK) {
+        return status;
+    }
     for (i = 0; i < n_trees; i++) {
-        dend_status status = dendp_tree_fill(engine, &trees[i], n);
+        status = dendp_tree_fill(engine, &trees[i], n);
         if (status != DEND_OK) {
             return status;
         }
@@ -94,7 +99,11 @@ DEND_IMPL dend_status dend_tree_eval(dend_engine *engine, const dend_tree *trees
     for (i = 0, n = 0; i < n_trees; n += trees[i++].n_rows) { /* results of the last call end here */
         dendp_tree_note(engine, &trees[i], &engine->trees[i], n);
     }
-    dendp_forward_run(&engine->forward, engine->rows, n, engine->tree_logits);
+    engine->n_trees = 0;
+    dendp_forward_begin(&engine->forward, engine->rows, n, engine->tree_logits, false);
+    if (!dendp_forward_go(&engine->forward, 0, false)) {
+        return dendp_step_unless_cancelled(engine, DEND_ERR_CANCELLED);
+    }
     memcpy(engine->tree_rows, engine->rows, n * sizeof *engine->rows);
     engine->n_rows += n;
     engine->n_trees = n_trees;
@@ -144,15 +153,7 @@ DEND_IMPL dend_status dend_tree_accept(dend_engine *engine, uint32_t tree, uint3
     }
     r = &engine->cache.records[slot->record];
     for (layer = 0; layer < c->n_layers; layer++) {
-        dendp_layer_view view;
-        memset(&view, 0, sizeof view);
-        view.layer = layer;
-        view.n_layers = c->n_layers;
-        view.group = engine->forward.layer_group[layer];
-        view.group_layer = engine->forward.layer_index[layer];
-        view.n_heads = c->n_heads;
-        view.n_kv_heads = c->n_kv_heads;
-        view.head_dim = c->head_dim;
+        dendp_layer_view view = dendp_forward_view(&engine->forward, layer);
         engine->backend.copy_tree(engine->backend.self, &view, &engine->cache, &engine->overlay, slot->record,
                                   state->len, slots, n);
     }
