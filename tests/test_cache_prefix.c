@@ -145,7 +145,7 @@ static void test_cache_prefix_collision(void **state) {
     tc_cache *t = tsp_open(50, 4, 100, 4);
     int32_t tokens[40];
     dend_seq a, b;
-    uint32_t i;
+    uint32_t i, known;
     (void)state;
     tsp_run(t, 1, 0, 40, 40, &a);
     for (i = 0; i < 40; i++) {
@@ -156,6 +156,13 @@ static void test_cache_prefix_collision(void **state) {
     b = ts_begin(t);
     dendp_prefix_adopt(&t->tree, dendp_cache_slot(t->c, b), tokens, 40);
     assert_int_equal(ts_record(t, b)->len, 0);
+    dendp_prefix_leave(&t->tree, 0);
+    ASSERT_STATUS(DEND_OK, dendp_cache_append(t->c, dendp_cache_slot(t->c, b), tokens, 40));
+    dendp_record_commit(t->c, dendp_cache_slot(t->c, b)->record, 40);
+    assert_int_equal(dendp_prefix_list(&t->tree, dendp_cache_slot(t->c, b)->record, 40, false), 1);
+    dendp_prefix_enter(&t->tree, 0, dendp_prefix_key(t->c, DENDP_NONE, tokens)); /* and stands before it */
+    assert_int_equal(dendp_prefix_best(&t->tree, tokens, 40, &i, &known), 1);
+    assert_int_equal(i, 32);
     tc_close(t);
 }
 
