@@ -361,8 +361,10 @@ goldens: build/goldens/venv.ok ## make tests/golden anew with tools/goldens (pac
 	$(PYTHON) tools/fetch_model.py smollm2 qwen05
 	$(GOLDEN_PYTHON) tools/make_unicode_tables.py --check
 	$(GOLDEN_PYTHON) tools/goldens/quant_blocks.py
+	$(GOLDEN_PYTHON) tools/goldens/quant_encode.py
 	$(GOLDEN_PYTHON) tools/goldens/tiny_models.py
 	$(GOLDEN_PYTHON) tools/goldens/tokenizer.py $(SMOLLM2) $(QWEN05)
+	$(GOLDEN_PYTHON) tools/goldens/samplers.py
 	$(GOLDEN_PYTHON) tools/goldens/model_goldens.py $(SMOLLM2) tests/golden/model_smollm2.bin
 	$(GOLDEN_PYTHON) tools/goldens/model_goldens.py $(QWEN05) tests/golden/model_qwen05.bin
 

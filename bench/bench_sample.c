@@ -17,7 +17,9 @@
 
 typedef struct bench_kind {
     const char *name;
-    dend_sample_params params;
+    float temperature;
+    uint32_t top_k;
+    float top_p, min_p;
 } bench_kind;
 
 static int bench_compare(const void *a, const void *b) {
@@ -41,11 +43,10 @@ static void bench_logits(float *x, uint32_t n, uint32_t n_high) {
 }
 
 int main(int argc, char **argv) {
-    static const bench_kind kinds[] = {
-        {"greedy", {0.0f, 0, 0.0f, 0.0f, 0}},    {"t0.8", {0.8f, 0, 0.0f, 0.0f, 0}},
-        {"t0.2", {0.2f, 0, 0.0f, 0.0f, 0}},      {"top_k40", {0.8f, 40, 0.0f, 0.0f, 0}},
-        {"top_p0.9", {0.8f, 0, 0.9f, 0.0f, 0}},  {"k40_p0.9", {0.8f, 40, 0.9f, 0.0f, 0}},
-        {"min_p0.05", {0.8f, 0, 0.0f, 0.05f, 0}}};
+    static const bench_kind kinds[] = {{"greedy", 0.0f, 0, 0.0f, 0.0f},    {"t0.8", 0.8f, 0, 0.0f, 0.0f},
+                                       {"t0.2", 0.2f, 0, 0.0f, 0.0f},      {"top_k40", 0.8f, 40, 0.0f, 0.0f},
+                                       {"top_p0.9", 0.8f, 0, 0.9f, 0.0f},  {"k40_p0.9", 0.8f, 40, 0.9f, 0.0f},
+                                       {"min_p0.05", 0.8f, 0, 0.0f, 0.05f}};
     static const uint32_t sizes[] = {49152, BENCH_VOCAB};
     static double us[BENCH_MOST];
     uint32_t samples = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 101, s, k, i, high;
@@ -65,10 +66,14 @@ int main(int argc, char **argv) {
         high = s % 2 ? 0 : BENCH_HIGH;
         bench_logits(x, n, high);
         for (k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+            dend_sample_params params;
+            memset(&params, 0, sizeof params);
+            params.temperature = kinds[k].temperature, params.top_k = kinds[k].top_k;
+            params.top_p = kinds[k].top_p, params.min_p = kinds[k].min_p;
             for (i = 0; i < samples; i++) {
                 dend_sampled got;
                 uint64_t start = dendp_now_ns();
-                if (dendp_sample(ops, x, n, &kinds[k].params, 5, i, scratch, &got) != DEND_OK) {
+                if (dendp_sample(ops, x, n, &params, 5, i, scratch, &got) != DEND_OK) {
                     return 1;
                 }
                 us[i] = (double)(dendp_now_ns() - start) * 1e-3;

@@ -8,9 +8,11 @@
 
 #include "dend_test.h"
 
+#include "test_ground_json.c"
 #include "test_model_quant.c"
 #include "test_model_gguf.c"
 #include "test_model_tokenizer.c"
+#include "test_model_pieces.c"
 #include "test_model_config.c"
 #include "test_kernels_matmul.c"
 #include "test_cache_table.c"
@@ -19,7 +21,10 @@
 #include "test_cache_session.c"
 #include "test_cache_prefix.c"
 #include "test_sampling_sampler.c"
+#include "test_sampling_filters.c"
+#include "test_sampling_text.c"
 #include "test_engine_goldens.c"
+#include "test_model_safetensors.c"
 #include "test_engine_api.c"
 #include "test_engine_step.c"
 #include "test_engine_manners.c"
@@ -28,6 +33,7 @@
 #include "test_engine_layout.c"
 #include "test_engine_report.c"
 #include "test_serve_scheduler.c"
+#include "test_engine_sampling.c"
 #include "test_search.c"
 
 #define RUN(group) n_failed += cmocka_run_group_tests_name(#group, tests_##group, NULL, NULL)
@@ -44,9 +50,11 @@ int main(int argc, char **argv) {
     if (argc > 1) {
         cmocka_set_test_filter(argv[1]);
     }
+    RUN_ALONE(ground_json);
     RUN_ALONE(model_quant);
     RUN_ALONE(model_gguf);
     RUN(model_tokenizer);
+    RUN_ALONE(model_pieces);
     RUN_ALONE(model_config);
     RUN_ALONE(kernels_matmul);
     RUN_ALONE(cache_table);
@@ -55,7 +63,10 @@ int main(int argc, char **argv) {
     RUN_ALONE(cache_session);
     RUN_ALONE(cache_prefix);
     RUN_ALONE(sampling_sampler);
+    RUN_ALONE(sampling_filters);
+    RUN_ALONE(sampling_text);
     RUN(engine_goldens);
+    RUN(model_safetensors);
     RUN(engine_api);
     RUN(engine_step);
     RUN_ALONE(engine_manners);
@@ -64,6 +75,7 @@ int main(int argc, char **argv) {
     RUN(engine_layout);
     RUN_ALONE(engine_report);
     RUN(serve_scheduler);
+    RUN_ALONE(engine_sampling);
     RUN_ALONE(search);
     RUN(search_threads);
     return n_failed != 0;

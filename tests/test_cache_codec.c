@@ -799,6 +799,45 @@ static void test_vector_silu_mul(void **state) {
     }
 }
 
+/* gelu(g) * up: as silu, with z = 2 sqrt(2/pi) g (1 + 0.044715 g^2) for g. The argument is a
+ * square, a fused step of terms of one sign, and a product, each u, beside the constants' u. */
+static void test_vector_gelu_mul(void **state) {
+    const dendp_vector_ops *ops[TK_N_ISAS], *scalar;
+    uint32_t n, isa, i, round;
+    test_rng rng;
+    float g[260], up[260], y[261], y2[261];
+    (void)state;
+    tk_vector_ops(ops);
+    scalar = ops[0];
+    rng.state = 89;
+    for (n = 0; n <= 260; n = n < 20 ? n + 1 : n + 48) {
+        for (round = 0; round < 20; round++) {
+            for (i = 0; i < n; i++) {
+                g[i] = test_float(&rng) * (round % 3 == 0 ? 4.0f : round % 3 == 1 ? 0.1f : 20.0f);
+                g[i] = round >= 16 ? tk_special(i + round) : g[i];
+                up[i] = test_float(&rng) * 3.0f;
+                up[i] = round == 19 ? tk_special(i * 5) : up[i];
+            }
+            scalar->gelu_mul(g, up, n, y2);
+            for (isa = 0; isa < TK_N_ISAS; isa++) {
+                y[n] = 99.0f;
+                ops[isa]->gelu_mul(g, up, n, y);
+                TC_CHECK(dendp_f32_bits(y[n]) == dendp_f32_bits(99.0f));
+                for (i = 0; i < n; i++) {
+                    double x = (double)g[i], size = tk_abs(x);
+                    double z = 0.7978845608028654 * (x + 0.044715 * x * x * x);
+                    TC_CHECK(tk_same(y[i], y2[i]));
+                    if (round < 16) {
+                        ASSERT_NEAR(x * 0.5 * (1 + tanh(z)) * (double)up[i], y[i],
+                                    size * 3 / 4.25e37 + 1e-44 + size * 3 * 2.3e-16, /* tanh near -1 */
+                                    1.01 * TK_U * (2 * tk_abs(z) * 5 + 2.5 + 3));
+                    }
+                }
+            }
+        }
+    }
+}
+
 /* softmax: each weight as 2^x, the difference s - max rounds once (u * |s - max|
  * * ln 2 of the weight); masked slots and NaN are exact zeros; the sum is a
  * chain of n/16 steps and 4 more. */
@@ -994,6 +1033,7 @@ static const struct CMUnitTest tests_cache_codec[] = {
     cmocka_unit_test(test_vector_exp2),
     cmocka_unit_test(test_vector_rms_norm),
     cmocka_unit_test(test_vector_silu_mul),
+    cmocka_unit_test(test_vector_gelu_mul),
     cmocka_unit_test(test_vector_softmax),
     cmocka_unit_test(test_vector_sum_exp),
     cmocka_unit_test(test_vector_rope),

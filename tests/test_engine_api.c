@@ -12,7 +12,13 @@
 #define ENG_VOCAB_ONLY "tests/golden/vocab_gpt2.gguf"
 #define ENG_V 284u /* vocabulary of the tiny models */
 
-static const char *const eng_paths[3] = {ENG_LLAMA_F32, ENG_LLAMA_F16, ENG_QWEN2};
+/* The last two have sliding layers: all of them, and six of seven. */
+#define ENG_MISTRAL "tests/golden/tiny_mistral.gguf"
+#define ENG_GEMMA3 "tests/golden/tiny_gemma3.gguf"
+#define ENG_N_MODELS 5u
+
+static const char *const eng_paths[ENG_N_MODELS] = {ENG_LLAMA_F32, ENG_LLAMA_F16, ENG_QWEN2, ENG_MISTRAL,
+                                                    ENG_GEMMA3};
 static const dend_kv_type eng_kv_types[3] = {DEND_KV_F32, DEND_KV_F16, DEND_KV_Q8_0};
 
 static dend_model *eng_load(const char *path) {
@@ -155,6 +161,7 @@ static void eng_all_free(dend_engine *e) {
         ASSERT_STATUS(DEND_OK, dend_step(e, 0));
     }
     assert_int_equal(eng_blocks_free(e), e->desc.n_blocks);
+    assert_int_equal(eng_stats(e).n_window_blocks_free, eng_stats(e).n_window_blocks);
     assert_int_equal(eng_stats(e).n_seqs_free, e->desc.n_seqs);
     assert_int_equal(eng_stats(e).n_logits_free, e->desc.n_logits);
     assert_int_equal(eng_stats(e).n_waiting, 0);
@@ -251,7 +258,7 @@ static void eng_jobs_two(void *user, void (*task)(void *ctx, uint32_t index), vo
 static void test_engine_statuses(void **state) {
     int value, known = 0;
     (void)state;
-    for (value = -20; value <= 20; value++) {
+    for (value = -24; value <= 20; value++) {
         const char *name = dend_status_name((dend_status)value), *text = dend_status_text((dend_status)value);
         assert_non_null(name);
         assert_non_null(text);
@@ -259,7 +266,7 @@ static void test_engine_statuses(void **state) {
         known += strcmp(name, "DEND_UNKNOWN") != 0;
         assert_int_equal(strcmp(name, "DEND_UNKNOWN") == 0, strcmp(text, "unknown status") == 0);
     }
-    assert_int_equal(known, 22);
+    assert_int_equal(known, 23);
     assert_string_equal(dend_status_name(DEND_ERR_NO_BLOCKS), "DEND_ERR_NO_BLOCKS");
     assert_string_equal(dend_status_text(DEND_PENDING), "work is left: call again");
     assert_string_equal(dend_version(), DEND_VERSION_STRING);
@@ -1619,32 +1626,39 @@ static void test_engine_shared_model(void **state) {
 
 /* -- attention ------------------------------------------------------------- */
 
+#define ENG_MOST_DIM 96u /* of a head of the models here */
+
 /* Query head h of one row in double precision, over K and V as the cache holds
- * them, and q as the codec takes it. Scores are powers of two. Writes out[d]
+ * them, as far as the layer sees, and q as the codec takes it. Scores are powers of two. Writes out[d]
  * and the error that single precision, and q8_0's integer weights, may make in
  * each: such a weight is off by half of m / 32767 times the code of V, m the
  * largest scale of V. */
-static void eng_attention_exact(const dend_engine *e, const dendp_row *row, uint32_t layer, uint32_t h,
-                                const float *q, double *out, double *bound) {
+static void eng_attention_exact(const dend_engine *e, const dendp_row *row, const dendp_layer_view *view,
+                                uint32_t h, const float *q, double *out, double *bound) {
     const dendp_cache *c = &e->cache;
-    const dendp_group *group = &c->groups[0];
+    const dendp_group *group = &c->groups[view->group];
     const double u = 1.0 / 16777216.0;
     uint32_t d = group->desc.head_dim, P = c->desc.block_tokens, n = row->pos + 1, i, pos;
+    uint32_t first = view->window && n > view->window ? n - view->window : 0, layer = view->group_layer;
     uint32_t head = h / (e->model->config.n_heads / group->desc.n_kv_heads);
-    double *score = (double *)malloc(n * sizeof *score), max = -1e300, sum = 0.0, off = 0.0, size[32];
-    double most = 0.0, weights[32];
+    double *score = (double *)malloc(n * sizeof *score), max = -1e300, sum = 0.0, off = 0.0;
+    double most = 0.0, size[ENG_MOST_DIM], weights[ENG_MOST_DIM];
     bool bytes = c->desc.codec.put_query != NULL;
     dendp_q8_query as_bytes;
     assert_non_null(score);
-    assert_true(d <= 32);
+    assert_true(d <= (bytes ? 32 : ENG_MOST_DIM));
     memset(weights, 0, sizeof weights);
-    dendp_q8_put_query(dendp_act_row_scalar, q, d, &as_bytes);
+    memset(&as_bytes, 0, sizeof as_bytes);
+    if (bytes) {
+        dendp_q8_put_query(dendp_act_row_scalar, q, d, &as_bytes);
+    }
     memset(size, 0, sizeof size);
     memset(out, 0, d * sizeof *out);
-    for (pos = 0; pos < n; pos++) {
-        uint32_t block = dendp_table_get(&c->nodes, dendp_cache_table(c, row->record, 0), pos / P);
-        const unsigned char *tile = dendp_cache_tile(c, 0, block, layer, head, pos % P / DENDP_TILE);
-        float k[32], v[32];
+    for (pos = first; pos < n; pos++) {
+        uint32_t block = dendp_table_get(&c->nodes, dendp_cache_table(c, row->record, view->group), pos / P);
+        const unsigned char *tile =
+            dendp_cache_tile(c, view->group, block, layer, head, pos % P / DENDP_TILE);
+        float k[ENG_MOST_DIM], v[ENG_MOST_DIM];
         double terms = 0.0;
         c->desc.codec.get_token(tile, tile + group->k_bytes, d, pos % DENDP_TILE, k, v);
         score[pos] = 0.0;
@@ -1664,10 +1678,11 @@ static void eng_attention_exact(const dend_engine *e, const dendp_row *row, uint
         max = score[pos] > max ? score[pos] : max;
         off = terms > off ? terms : off;
     }
-    for (pos = 0; pos < n; pos++) {
-        uint32_t block = dendp_table_get(&c->nodes, dendp_cache_table(c, row->record, 0), pos / P);
-        const unsigned char *tile = dendp_cache_tile(c, 0, block, layer, head, pos % P / DENDP_TILE);
-        float k[32], v[32];
+    for (pos = first; pos < n; pos++) {
+        uint32_t block = dendp_table_get(&c->nodes, dendp_cache_table(c, row->record, view->group), pos / P);
+        const unsigned char *tile =
+            dendp_cache_tile(c, view->group, block, layer, head, pos % P / DENDP_TILE);
+        float k[ENG_MOST_DIM], v[ENG_MOST_DIM];
         double w = exp2(score[pos] - max);
         c->desc.codec.get_token(tile, tile + group->k_bytes, d, pos % DENDP_TILE, k, v);
         sum += w;
@@ -1695,10 +1710,10 @@ static void test_engine_attention(void **state) {
     test_rng rng;
     (void)state;
     rng.state = 8080;
-    for (m = 0; m < 3; m++) {
+    for (m = 0; m < ENG_N_MODELS; m++) {
         dend_model *model = eng_load(eng_paths[m]);
         uint32_t H = model->config.n_heads, d = model->config.head_dim, layer = model->config.n_layers - 1;
-        for (k = 0; k < 3; k++) {
+        for (k = 0; k < (d <= 32 ? 3u : 2u); k++) {
             dend_engine_desc desc = eng_desc(model);
             dend_engine *e;
             dend_seq seq;
@@ -1726,19 +1741,15 @@ static void test_engine_attention(void **state) {
                 rows[r].record = dendp_cache_slot(&e->cache, seq)->record;
                 rows[r].tree_first = DENDP_NONE;
             }
-            memset(&view, 0, sizeof view);
-            view.layer = view.group_layer = layer;
-            view.n_layers = model->config.n_layers;
-            view.n_heads = H;
-            view.n_kv_heads = model->config.n_kv_heads;
-            view.head_dim = d;
+            view = dendp_forward_view(&e->forward, layer);
+            assert_int_equal(view.window, model->config.window);
             e->backend.attention(e->backend.self, &view, &e->cache, &e->overlay, rows, 8, q, (size_t)H * d,
                                  out);
             for (r = 0; r < 8; r++) {
                 for (h = 0; h < H; h++) {
                     size_t at = ((size_t)r * H + h) * d;
-                    double exact[32], bound[32];
-                    eng_attention_exact(e, &rows[r], layer, h, q + at, exact, bound);
+                    double exact[ENG_MOST_DIM], bound[ENG_MOST_DIM];
+                    eng_attention_exact(e, &rows[r], &view, h, q + at, exact, bound);
                     for (i = 0; i < d; i++) {
                         ASSERT_NEAR(exact[i], out[at + i], bound[i], 0.0);
                     }
@@ -1955,37 +1966,56 @@ static uint32_t eng_path(const dend_tree *tree, uint32_t row, int32_t *out) {
     return n;
 }
 
-/* K and V of two sequences of one length are the same bytes, slot for slot. */
-static void eng_same_kv(const dend_engine *e, dend_seq x, dend_seq y) {
+/* Of one layer group; blocks that both have given up hold nothing. */
+static void eng_same_group_kv(const dend_engine *e, uint32_t rx, uint32_t ry, uint32_t g) {
     const dendp_cache *c = &e->cache;
-    const dendp_group *group = &c->groups[0];
-    uint32_t rx = dendp_cache_slot(c, x)->record, ry = dendp_cache_slot(c, y)->record,
-             P = c->desc.block_tokens;
-    uint32_t d = group->desc.head_dim, pos, layer, head;
+    const dendp_group *group = &c->groups[g];
+    uint32_t d = group->desc.head_dim, pos, layer, head, P = c->desc.block_tokens;
     size_t bytes = (size_t)group->tile_bytes;
     unsigned char *a = (unsigned char *)malloc(2 * bytes), *b = a + bytes;
     assert_non_null(a);
-    assert_int_equal(c->records[rx].len, c->records[ry].len);
     for (pos = 0; pos < c->records[rx].len; pos++) {
-        uint32_t bx = dendp_table_get(&c->nodes, dendp_cache_table(c, rx, 0), pos / P);
-        uint32_t by = dendp_table_get(&c->nodes, dendp_cache_table(c, ry, 0), pos / P);
-        assert_int_equal(dendp_record_token(c, rx, pos), dendp_record_token(c, ry, pos));
+        uint32_t bx = dendp_table_get(&c->nodes, dendp_cache_table(c, rx, g), pos / P);
+        uint32_t by = dendp_table_get(&c->nodes, dendp_cache_table(c, ry, g), pos / P);
+        assert_int_equal(bx == DENDP_NONE, by == DENDP_NONE);
         for (layer = 0; layer < group->desc.n_layers && bx != by; layer++) {
             for (head = 0; head < group->desc.n_kv_heads; head++) {
-                const unsigned char *kx = dendp_cache_tile(c, 0, bx, layer, head, pos % P / DENDP_TILE);
-                const unsigned char *ky = dendp_cache_tile(c, 0, by, layer, head, pos % P / DENDP_TILE);
+                const unsigned char *kx = dendp_cache_tile(c, g, bx, layer, head, pos % P / DENDP_TILE);
+                const unsigned char *ky = dendp_cache_tile(c, g, by, layer, head, pos % P / DENDP_TILE);
                 memset(a, 0, 2 * bytes);
                 c->desc.codec.copy_slots(a, a + group->k_bytes, 0, kx, kx + group->k_bytes, pos % DENDP_TILE,
                                          1, d);
                 c->desc.codec.copy_slots(b, b + group->k_bytes, 0, ky, ky + group->k_bytes, pos % DENDP_TILE,
                                          1, d);
                 if (memcmp(a, b, bytes) != 0) {
-                    fail_msg("K or V at position %u, layer %u, head %u", pos, layer, head);
+                    fail_msg("K or V at position %u, group %u, layer %u, head %u", pos, g, layer, head);
                 }
             }
         }
     }
     free(a);
+}
+
+/* K and V of two sequences of one length are the same bytes, slot for slot. */
+static void eng_same_kv(const dend_engine *e, dend_seq x, dend_seq y) {
+    const dendp_cache *c = &e->cache;
+    uint32_t rx = dendp_cache_slot(c, x)->record, ry = dendp_cache_slot(c, y)->record, pos, g;
+    assert_int_equal(c->records[rx].len, c->records[ry].len);
+    for (pos = 0; pos < c->records[rx].len; pos++) {
+        assert_int_equal(dendp_record_token(c, rx, pos), dendp_record_token(c, ry, pos));
+    }
+    for (g = 0; g < c->desc.n_groups; g++) {
+        eng_same_group_kv(e, rx, ry, g);
+    }
+}
+
+/* From now on what is free is NaN: nothing may look at it. */
+static void eng_poison(dend_engine *e) {
+    uint32_t g;
+    for (g = 0; g < e->cache.desc.n_groups; g++) {
+        e->cache.pools[g].poison = true;
+        dendp_block_pool_reset(&e->cache.pools[g]);
+    }
 }
 
 /* Trees of several sequences in one call: the logits of every row, then the
@@ -2059,7 +2089,7 @@ static void test_engine_tree_rows(void **state) {
     test_rng rng;
     (void)state;
     rng.state = 1001;
-    for (m = 0; m < 3; m++) {
+    for (m = 0; m < ENG_N_MODELS; m++) {
         dend_model *model = eng_load(eng_paths[m]);
         for (k = 0; k < 3; k++) {
             for (P = 16; P <= 32; P += 16) {
@@ -2074,8 +2104,7 @@ static void test_engine_tree_rows(void **state) {
                 d.kv_type = eng_kv_types[k];
                 d.n_tree_rows = 120;
                 e = eng_open(&d);
-                e->cache.pools[0].poison = true; /* what is free is NaN: nothing may look at it */
-                dendp_block_pool_reset(&e->cache.pools[0]);
+                eng_poison(e);
                 eng_tokens(&rng, prompt, 600);
                 base = eng_with(e, prompt, 520);
                 ASSERT_STATUS(DEND_OK, dend_step(e, 0));
@@ -2286,7 +2315,7 @@ static void test_engine_row_invariance(void **state) {
     test_rng rng;
     (void)state;
     rng.state = 31337;
-    for (m = 0; m < 3; m++) {
+    for (m = 0; m < ENG_N_MODELS; m++) {
         dend_model *model = eng_load(eng_paths[m]);
         for (k = 0; k < 3; k++) {
             for (P = 16; P <= 32; P += 16) {
@@ -2323,7 +2352,7 @@ static void test_engine_row_invariance_long(void **state) {
     test_rng rng;
     (void)state;
     rng.state = 512;
-    for (m = 0; m < 3; m++) {
+    for (m = 0; m < ENG_N_MODELS; m++) {
         dend_model *model = eng_load(eng_paths[m]);
         dend_engine_desc d = eng_desc(model);
         int32_t tokens[516];
@@ -2332,7 +2361,7 @@ static void test_engine_row_invariance_long(void **state) {
         d.n_seqs = 70;
         d.n_logits = 70;
         d.n_blocks = 600;
-        d.kv_type = eng_kv_types[m];
+        d.kv_type = eng_kv_types[m % 3];
         eng_tokens(&rng, tokens, 516);
         expected = eng_alone(&d, tokens, 510, 516);
         for (v = 0; v < 3; v++) {
@@ -2362,7 +2391,7 @@ typedef struct eng_history {
     dend_engine *engine;
     eng_mirror *mirrors; /* [ENG_MOST_SEQS] */
     test_rng rng;
-    uint32_t n_checked, n_refused, n_accepted;
+    uint32_t n_checked, n_refused, n_accepted, n_kept; /* n_kept: rewinds refused for what a window gave up */
 } eng_history;
 
 /* Takes a free mirror for a sequence that holds what `from` does (NULL: nothing). */
@@ -2395,8 +2424,12 @@ static void eng_history_append(eng_history *h, eng_mirror *m, const int32_t *tok
         ASSERT_STATUS(DEND_ERR_CONTEXT_FULL, status);
     } else if (status != DEND_OK) { /* only when blocks lack, or one for the copy of a shared tail */
         ASSERT_STATUS(DEND_ERR_NO_BLOCKS, status);
-        assert_true(eng_blocks_free(h->engine) <
+        eng_blocks_free(h->engine);
+        assert_true(dendp_cache_blocks_free(&h->engine->cache) <
                     (m->len + n + P - 1) / P - (m->len + P - 1) / P + (m->len % P ? 1 : 0));
+        /* the blocks of sliding layers are never why, unless there are fewer of them */
+        assert_true(h->desc.n_window_blocks != 0 ||
+                    eng_stats(h->engine).n_blocks_free == dendp_cache_blocks_free(&h->engine->cache));
         h->n_refused++;
     } else {
         memcpy(m->tokens + m->len, tokens, n * sizeof(int32_t));
@@ -2530,9 +2563,12 @@ static void eng_history_turn(eng_history *h) {
     } else if (what < 72) {
         uint32_t len =
             m->len - test_below(&h->rng, test_below(&h->rng, 3) ? (m->len < 6 ? m->len : 6) + 1 : m->len + 1);
+        uint32_t least = eng_info(h->engine, m->seq).rewind_min;
         dend_status status = dend_seq_rewind(h->engine, m->seq, len);
-        ASSERT_STATUS(DEND_OK, status);
-        m->len = len;
+        ASSERT_STATUS(len < least ? DEND_ERR_UNSUPPORTED : DEND_OK, status);
+        assert_true(least == 0 || h->desc.n_window_blocks != 0);
+        m->len = status == DEND_OK ? len : m->len;
+        h->n_kept += status != DEND_OK;
     } else if (what < 82) {
         ASSERT_STATUS(DEND_OK, dend_seq_drop(h->engine, m->seq));
         m->live = false;
@@ -2556,8 +2592,9 @@ static void eng_history_turn(eng_history *h) {
 /* 3,000 operations on up to 24 sequences, in an engine that is short of
  * everything; free blocks are poisoned. At the end all comes back. (How far a
  * step with a budget gets is the clock's affair, so runs differ a little.) */
-static void eng_history_run(const dend_model *model, uint32_t seed, uint32_t *n_checked, uint32_t *n_refused,
-                            uint32_t *n_accepted) {
+static void eng_history_run(const dend_model *model, uint32_t seed, bool few_window_blocks,
+                            uint32_t *n_checked, uint32_t *n_refused, uint32_t *n_accepted,
+                            uint32_t *n_kept) {
     eng_history h;
     uint32_t i, turn;
     memset(&h, 0, sizeof h);
@@ -2571,14 +2608,14 @@ static void eng_history_run(const dend_model *model, uint32_t seed, uint32_t *n_
     h.desc.block_tokens = 16 + 16 * (seed % 2);
     h.desc.kv_type = eng_kv_types[seed % 3];
     h.desc.n_blocks = (10 + test_below(&h.rng, 30)) / (1 + seed % 2);
+    h.desc.n_window_blocks = few_window_blocks ? h.desc.n_blocks / 2 : 0;
     h.desc.n_batch = 1 + test_below(&h.rng, 20);
     h.desc.n_logits = 1 + test_below(&h.rng, 10);
     h.desc.n_tree_rows = 16;
     h.desc.release_budget = 1 + test_below(&h.rng, 3);
     h.desc.n_threads = 1 + (seed % 5 == 0);
     h.engine = eng_open(&h.desc);
-    h.engine->cache.pools[0].poison = true;
-    dendp_block_pool_reset(&h.engine->cache.pools[0]);
+    eng_poison(h.engine);
     for (turn = 0; turn < 3000; turn++) {
         eng_history_turn(&h);
     }
@@ -2591,23 +2628,41 @@ static void eng_history_run(const dend_model *model, uint32_t seed, uint32_t *n_
     *n_checked += h.n_checked;
     *n_refused += h.n_refused;
     *n_accepted += h.n_accepted;
+    *n_kept += h.n_kept;
     dend_engine_free(h.engine);
     free(h.mirrors);
 }
 
 static void test_engine_history(void **state) {
-    uint32_t m, seed, n_checked = 0, n_refused = 0, n_accepted = 0;
+    uint32_t m, seed, n_checked = 0, n_refused = 0, n_accepted = 0, n_kept = 0;
     (void)state;
-    for (m = 0; m < 3; m++) {
+    for (m = 0; m < ENG_N_MODELS; m++) {
         dend_model *model = eng_load(eng_paths[m]);
         for (seed = 0; seed < 6; seed++) { /* with each KV type and block size */
-            eng_history_run(model, 6 * m + seed, &n_checked, &n_refused, &n_accepted);
+            eng_history_run(model, 6 * m + seed, false, &n_checked, &n_refused, &n_accepted, &n_kept);
         }
         dend_model_free(model);
     }
+    assert_int_equal(n_kept, 0);
     /* Or else the runs would say little. */
-    assert_true(n_checked > 18 * 40 && n_refused > 18 * 50 && n_accepted > 18 * 20);
+    assert_true(n_checked > 30 * 40 && n_refused > 30 * 50 && n_accepted > 30 * 20);
     print_message("histories: %u checks, %u refusals, %u accepted trees\n", n_checked, n_refused, n_accepted);
+}
+
+/* The same where what lies behind a window is given up. */
+static void test_engine_history_windows(void **state) {
+    uint32_t m, seed, n_checked = 0, n_refused = 0, n_accepted = 0, n_kept = 0;
+    (void)state;
+    for (m = 3; m < ENG_N_MODELS; m++) {
+        dend_model *model = eng_load(eng_paths[m]);
+        for (seed = 0; seed < 6; seed++) {
+            eng_history_run(model, 6 * m + seed, true, &n_checked, &n_refused, &n_accepted, &n_kept);
+        }
+        dend_model_free(model);
+    }
+    print_message("histories: %u checks, %u refusals, %u accepted trees, %u rewinds refused\n", n_checked,
+                  n_refused, n_accepted, n_kept);
+    assert_true(n_checked > 12 * 40 && n_refused > 12 * 50 && n_accepted > 12 * 20 && n_kept > 12 * 5);
 }
 
 static const struct CMUnitTest tests_engine_api[] = {
@@ -2645,4 +2700,5 @@ static const struct CMUnitTest tests_engine_api[] = {
     cmocka_unit_test(test_engine_row_invariance),
     cmocka_unit_test(test_engine_row_invariance_long),
     cmocka_unit_test(test_engine_history),
+    cmocka_unit_test(test_engine_history_windows),
 };

@@ -134,7 +134,7 @@ static dend_engine_desc layout_desc(void) {
 static void test_layout_golden_models(void **state) {
     uint32_t m, source, k, i;
     (void)state;
-    for (m = 0; m < 3; m++) {
+    for (m = 0; m < ENG_N_MODELS; m++) {
         dend_model *packed;
         plan_bytes file;
         memset(&file, 0, sizeof file);

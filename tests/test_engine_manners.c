@@ -395,7 +395,112 @@ static void test_manners_callback(void **state) {
     dend_model_free(model);
 }
 
+/* -- plans before loading --------------------------------------------------------------- */
+
+static const char *const manners_models[] = {ENG_LLAMA_F32,
+                                             ENG_QWEN2,
+                                             "tests/golden/tiny_gemma3.gguf",
+                                             "tests/golden/tiny_llama_yarn.gguf",
+                                             "tests/golden/hf_llama",
+                                             "tests/golden/hf_gemma3"};
+
+/* What dend_plan_file says is what the allocator sees, for every way to load. */
+static void test_manners_plan_file(void **state) {
+    uint32_t k, how, n_planned = 0;
+    (void)state;
+    for (k = 0; k < sizeof manners_models / sizeof manners_models[0]; k++) {
+        for (how = 0; how < 12; how++) {
+            dend_model_desc md;
+            dend_engine_desc ed;
+            dend_plan_info plan, again;
+            dend_model *model;
+            dend_model_info info;
+            dend_engine *e;
+            test_heap heap;
+            uint64_t before;
+            dend_status status;
+            memset(&md, 0, sizeof md);
+            memset(&ed, 0, sizeof ed);
+            memset(&heap, 0, sizeof heap);
+            md.path = manners_models[k];
+            md.no_mmap = how % 2 != 0;
+            md.keep_file_layout = how / 2 % 2 != 0;
+            md.quantise = (dend_weight_type)(how / 4);
+            md.allocator = test_heap_allocator(&heap);
+            ed.allocator = md.allocator;
+            ed.n_ctx = 64;
+            ed.n_threads = 1;
+            ed.context_policy = how % 3 ? DEND_CONTEXT_SLIDE : DEND_CONTEXT_DEFAULT;
+            status = dend_plan_file(&md, &ed, &plan, NULL);
+            assert_int_equal(heap.n_live_bytes, 0);
+            ASSERT_STATUS(status, dend_model_load(&md, &model, NULL));
+            if (status != DEND_OK) { /* rows that are no multiple of a block */
+                ASSERT_STATUS(DEND_ERR_UNSUPPORTED, status);
+                assert_true(md.quantise != DEND_WEIGHT_DEFAULT);
+                continue;
+            }
+            n_planned++;
+            assert_int_equal(heap.n_live_bytes, plan.model_bytes);
+            dend_model_get_info(model, &info);
+            assert_int_equal(info.weight_bytes, plan.weight_bytes);
+            ed.model = model;
+            before = heap.n_live_bytes;
+            ASSERT_STATUS(DEND_OK, dend_plan(&ed, &again, NULL));
+            assert_memory_equal(&again, &plan, sizeof plan);
+            ASSERT_STATUS(DEND_OK, dend_engine_create(&ed, &e, NULL));
+            assert_int_equal(heap.n_live_bytes - before, plan.total_bytes);
+            ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_plan_file(&md, &ed, &again, NULL)); /* with a model */
+            assert_memory_equal(&again, &plan, sizeof plan);
+            dend_engine_free(e);
+            dend_model_free(model);
+            assert_int_equal(heap.n_live_bytes, 0);
+        }
+    }
+    assert_true(n_planned > 6 * 4 + 8);
+}
+
+/* Every error of loading and of planning; memory that runs out leaves nothing behind. */
+static void test_manners_plan_file_refused(void **state) {
+    dend_model_desc md;
+    dend_engine_desc ed;
+    dend_plan_info plan;
+    dend_error error;
+    test_heap heap;
+    dend_status status = DEND_ERR_MEMORY;
+    uint64_t n;
+    (void)state;
+    memset(&md, 0, sizeof md);
+    memset(&ed, 0, sizeof ed);
+    memset(&plan, 0x5a, sizeof plan);
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_plan_file(NULL, NULL, &plan, &error));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_plan_file(&md, NULL, &plan, &error)); /* from nowhere */
+    md.path = ENG_LLAMA_F32;
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_plan_file(&md, NULL, NULL, &error));
+    md.vocab_only = true;
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_plan_file(&md, NULL, &plan, &error));
+    md.vocab_only = false;
+    ed.block_tokens = 15;
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_plan_file(&md, &ed, &plan, &error));
+    md.path = "tests/golden/no_such_file.gguf";
+    ASSERT_STATUS(DEND_ERR_IO, dend_plan_file(&md, NULL, &plan, &error));
+    md.path = ENG_VOCAB_ONLY;
+    assert_true(dend_plan_file(&md, NULL, &plan, &error) < 0); /* no weights */
+    for (n = 0; n < sizeof plan; n++) {
+        assert_int_equal(((unsigned char *)&plan)[n], 0x5a);
+    }
+    md.path = "tests/golden/hf_llama";
+    for (n = 1; status != DEND_OK; n++) {
+        md.allocator = test_heap_allocator(&heap);
+        heap.fail_at = n;
+        status = dend_plan_file(&md, NULL, &plan, NULL);
+        assert_true(status == DEND_OK || status == DEND_ERR_MEMORY);
+        assert_int_equal(heap.n_live_bytes, 0);
+    }
+    assert_true(n > 2);
+}
+
 static const struct CMUnitTest tests_engine_manners[] = {
+    cmocka_unit_test(test_manners_plan_file),    cmocka_unit_test(test_manners_plan_file_refused),
     cmocka_unit_test(test_manners_fixed_memory), cmocka_unit_test(test_manners_fixed_engine),
     cmocka_unit_test(test_manners_log),          cmocka_unit_test(test_manners_slide),
     cmocka_unit_test(test_manners_slide_blocks), cmocka_unit_test(test_manners_callback),

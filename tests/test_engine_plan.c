@@ -32,6 +32,25 @@ static dend_model *plan_load(const char *path, test_heap *heap) {
     return model;
 }
 
+/* K and V of each layer group, and no layer in two of them. */
+static void plan_check_kv(const dend_engine *e, const dend_plan_info *plan) {
+    const dendp_cache *c = &e->cache;
+    uint64_t kv = 0, blocks = 0;
+    uint32_t g, n_layers = 0;
+    for (g = 0; g < c->desc.n_groups; g++) {
+        uint64_t n = g == 0 || e->desc.n_window_blocks == 0 ? plan->n_blocks : e->desc.n_window_blocks;
+        assert_int_equal(c->groups[g].desc.window, g == 0 ? 0 : e->model->config.window);
+        assert_int_equal(c->pools[g].n_blocks, n);
+        assert_true(n <= plan->n_blocks);
+        kv += n * c->pools[g].block_bytes;
+        blocks += c->pools[g].block_bytes;
+        n_layers += c->groups[g].desc.n_layers;
+    }
+    assert_int_equal(n_layers, e->model->config.n_layers);
+    assert_int_equal(blocks, plan->block_bytes);
+    assert_true(plan->kv_bytes >= kv);
+}
+
 /* Random descriptions: create asks for exactly what was planned, once, and the
  * engine that lies there computes what every other does. */
 static void test_plan_exact(void **state) {
@@ -41,7 +60,7 @@ static void test_plan_exact(void **state) {
     (void)state;
     rng.state = 2024;
     eng_tokens(&rng, tokens, 20);
-    for (m = 0; m < 3; m++) {
+    for (m = 0; m < ENG_N_MODELS; m++) {
         dend_model *model = eng_load(eng_paths[m]);
         for (k = 0; k < 3; k++) {
             float expected[ENG_V];
@@ -58,6 +77,7 @@ static void test_plan_exact(void **state) {
                 d.n_ctx = test_below(&rng, 3) ? 20 + test_below(&rng, 2000) : 0;
                 d.n_seqs = test_below(&rng, 3) ? 1 + test_below(&rng, 200) : 0;
                 d.n_blocks = test_below(&rng, 2) ? 2 + test_below(&rng, 500) : 0;
+                d.n_window_blocks = test_below(&rng, 2) ? 2 + test_below(&rng, 500) : 0;
                 d.block_tokens = 16 * test_below(&rng, 5);
                 d.n_batch = test_below(&rng, 3) ? 1 + test_below(&rng, 300) : 0;
                 d.n_logits = test_below(&rng, 3) ? 1 + test_below(&rng, 100) : 0;
@@ -70,7 +90,7 @@ static void test_plan_exact(void **state) {
                 assert_int_equal(heap.n_allocs, 1);
                 assert_int_equal(heap.n_live_bytes, plan.total_bytes);
                 assert_int_equal(plan.kv_bytes + plan.table_bytes + plan.scratch_bytes, plan.total_bytes);
-                assert_true(plan.kv_bytes >= plan.n_blocks * plan.block_bytes);
+                plan_check_kv(e, &plan);
                 dend_model_get_info(model, &info);
                 assert_int_equal(plan.weight_bytes, info.weight_bytes);
                 assert_int_equal(plan.n_blocks, eng_stats(e).n_blocks);
@@ -623,7 +643,7 @@ static void test_save_load(void **state) {
     (void)state;
     rng.state = 71;
     memset(&bytes, 0, sizeof bytes);
-    for (m = 0; m < 3; m++) {
+    for (m = 0; m < ENG_N_MODELS; m++) {
         dend_model *model = eng_load(eng_paths[m]);
         for (k = 0; k < 3; k++) {
             for (P = 16; P <= 32; P += 16) {

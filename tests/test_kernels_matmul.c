@@ -1078,6 +1078,7 @@ static void test_kernels_leave_clean_registers(void **state) {
         for (i = 505; i <= 512; i++) {
             MM_CLEAN(ops->rms_norm(x, x + 512, 1e-5f, i, y))
             MM_CLEAN(ops->silu_mul(x, x + 512, i, y))
+            MM_CLEAN(ops->gelu_mul(x, x + 512, i, y))
             MM_CLEAN(ops->sum_exp(x, i, 100.0f))
             MM_CLEAN(ops->max_index(x, i))
             MM_CLEAN(ops->blend(y, 0.5f, x, 0.25f, i))

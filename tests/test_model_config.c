@@ -4,12 +4,12 @@
 typedef struct config_case {
     const char *arch;
     uint32_t V, L, D, H, G, d, F;
-    bool bias, head, rope_freqs, no_tensors;
+    bool bias, other_biases, qk_norms, post_norms, head, rope_freqs, no_tensors;
     const char *no_key; /* left out */
     /* a key more, or another value of one that exists; '*' at the start stands for "<arch>." */
-    const char *key, *key2;
-    uint32_t type, type2;
-    uint64_t bits, bits2;
+    const char *key, *key2, *key3;
+    uint32_t type, type2, type3;
+    uint64_t bits, bits2, bits3;
     const char *text, *text2;
     const char *no_tensor, *extra_tensor;
     /* a tensor with dims[i] changed, or of another type */
@@ -18,7 +18,10 @@ typedef struct config_case {
     uint32_t bent_type;
     uint32_t vector_type;
     uint32_t n_tokens; /* of tokenizer.ggml.tokens; 0 = the key is absent */
+    uint32_t n_elems, elem_type; /* of an array: element i is byte i of bits; 0 = one u32 */
 } config_case;
+
+#define CONFIG_FILE_BYTES (1u << 20)
 
 static config_case config_default(const char *arch) {
     config_case c;
@@ -32,6 +35,8 @@ static config_case config_default(const char *arch) {
     c.d = 4;
     c.F = 6;
     c.bias = strcmp(arch, "qwen2") == 0;
+    c.post_norms = strcmp(arch, "gemma3") == 0;
+    c.qk_norms = c.post_norms || strcmp(arch, "qwen3") == 0;
     c.bent_type = UINT32_MAX;
     return c;
 }
@@ -68,6 +73,13 @@ static void config_put_kv(config_file *f, const config_case *c, const char *key,
     config_put(f, type, 4);
     if (type == DENDP_GGUF_STRING) {
         config_put_text(f, text);
+    } else if (type == DENDP_GGUF_ARRAY && c->n_elems) {
+        uint32_t i;
+        config_put(f, c->elem_type, 4);
+        config_put(f, c->n_elems, 8);
+        for (i = 0; i < c->n_elems; i++) {
+            config_put(f, bits >> (8 * i) & 0xff, sizes[c->elem_type]);
+        }
     } else if (type == DENDP_GGUF_ARRAY) {
         config_put(f, DENDP_GGUF_U32, 4);
         config_put(f, 1, 8);
@@ -123,12 +135,15 @@ static unsigned char *config_build(const config_case *c, size_t *size) {
     static const char *const per_layer[] = {"attn_norm.weight", "attn_q.weight",      "attn_k.weight",
                                             "attn_v.weight",    "attn_output.weight", "ffn_norm.weight",
                                             "ffn_gate.weight",  "ffn_up.weight",      "ffn_down.weight",
-                                            "attn_q.bias",      "attn_k.bias",        "attn_v.bias"};
+                                            "attn_q.bias",      "attn_k.bias",        "attn_v.bias",
+                                            "attn_output.bias", "ffn_gate.bias",      "ffn_up.bias",
+                                            "ffn_down.bias",    "attn_q_norm.weight", "attn_k_norm.weight",
+                                            "post_attention_norm.weight", "post_ffw_norm.weight"};
     config_file f;
     char name[64];
     uint32_t i, layer;
     memset(&f, 0, sizeof f);
-    f.data = f.p = (unsigned char *)calloc(1, 65536);
+    f.data = f.p = (unsigned char *)calloc(1, CONFIG_FILE_BYTES);
     assert_non_null(f.data);
     memcpy(f.p, "GGUF\3\0\0\0", 8);
     f.p += 24; /* the counts come last */
@@ -146,6 +161,9 @@ static unsigned char *config_build(const config_case *c, size_t *size) {
     if (c->key2) {
         config_put_kv(&f, c, c->key2, c->type2, c->bits2, c->text2);
     }
+    if (c->key3) {
+        config_put_kv(&f, c, c->key3, c->type3, c->bits3, NULL);
+    }
     if (c->n_tokens) {
         config_put_text(&f, "tokenizer.ggml.tokens");
         config_put(&f, DENDP_GGUF_ARRAY, 4);
@@ -159,10 +177,14 @@ static unsigned char *config_build(const config_case *c, size_t *size) {
     if (!c->no_tensors) {
         config_put_tensor(&f, c, "token_embd.weight", c->D, c->V);
         for (layer = 0; layer < c->L; layer++) {
-            for (i = 0; i < (c->bias ? 12u : 9u); i++) {
-                uint64_t q = c->H * c->d, kv = c->G * c->d, D = c->D, F = c->F;
-                const uint64_t cols[] = {D, D, D, D, q, D, D, D, F, q, kv, kv};
-                const uint64_t rows[] = {1, q, kv, kv, D, 1, F, F, D, 1, 1, 1};
+            for (i = 0; i < sizeof per_layer / sizeof per_layer[0]; i++) {
+                uint64_t q = c->H * c->d, kv = c->G * c->d, D = c->D, F = c->F, d = c->d;
+                const uint64_t cols[] = {D, D, D, D, q, D, D, D, F, q, kv, kv, D, F, F, D, d, d, D, D};
+                const uint64_t rows[] = {1, q, kv, kv, D, 1, F, F, D, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+                if ((i >= 9 && i < 12 && !c->bias) || (i >= 12 && i < 16 && !c->other_biases) ||
+                    (i >= 16 && i < 18 && !c->qk_norms) || (i >= 18 && !c->post_norms)) {
+                    continue;
+                }
                 snprintf(name, sizeof name, "blk.%u.%s", (unsigned)layer, per_layer[i]);
                 config_put_tensor(&f, c, name, cols[i], rows[i]);
             }
@@ -179,7 +201,7 @@ static unsigned char *config_build(const config_case *c, size_t *size) {
         }
     }
     *size = (((size_t)(f.p - f.data) + 31) & ~(size_t)31) + (size_t)f.n_data;
-    assert_true(*size <= 65536);
+    assert_true(*size <= CONFIG_FILE_BYTES);
     f.p = f.data + 8;
     config_put(&f, f.n_tensors, 8);
     config_put(&f, f.n_kvs, 8);
@@ -266,7 +288,7 @@ static void config_plain_models(void **state) {
     (void)state;
     assert_string_equal(config.family->arch, "llama");
     assert_int_equal(config.family->rope, DENDP_ROPE_INTERLEAVED);
-    assert_false(config.family->qkv_bias);
+    assert_int_equal(config.tensors, DENDP_HAS_PLAIN);
     assert_int_equal(config.n_vocab, 5);
     assert_int_equal(config.n_layers, 2);
     assert_int_equal(config.n_embd, 12);
@@ -277,8 +299,10 @@ static void config_plain_models(void **state) {
     assert_int_equal(config.n_ff, 6);
     assert_int_equal(config.n_ctx_train, 2048);
     assert_true(config.norm_eps == 1e-5f);
-    assert_true(config.rope_base == 10000.0f);
-    assert_true(config.rope_scale == 1.0f);
+    assert_true(config.rope.base == 10000.0f);
+    assert_true(config.rope.scale == 1.0f && config.rope.magnitude == 1.0f && !config.rope.yarn);
+    assert_true(config.embd_scale == 1.0f && config.score_width == 4.0f);
+    assert_int_equal(config.window, 0);
     assert_true(config.tied_head);
     assert_false(config.has_rope_freqs);
     c = config_default("qwen2");
@@ -286,12 +310,44 @@ static void config_plain_models(void **state) {
     config = CONFIG_ACCEPT(c);
     assert_string_equal(config.family->arch, "qwen2");
     assert_int_equal(config.family->rope, DENDP_ROPE_HALVES);
-    assert_true(config.family->qkv_bias);
+    assert_int_equal(config.tensors, DENDP_HAS_PLAIN | DENDP_HAS_QKV_BIASES | DENDP_HAS_OWN_HEAD);
     assert_false(config.tied_head);
     c = config_default("llama");
     c.rope_freqs = true;
     config = CONFIG_ACCEPT(c);
     assert_true(config.has_rope_freqs);
+    c = config_default("llama"); /* with biases, all or some */
+    c.bias = true;
+    config = CONFIG_ACCEPT(c);
+    assert_int_equal(config.tensors, DENDP_HAS_PLAIN | DENDP_HAS_QKV_BIASES);
+    c.other_biases = true;
+    config = CONFIG_ACCEPT(c);
+    assert_int_equal(config.tensors, DENDP_HAS_PLAIN | DENDP_HAS_QKV_BIASES | DENDP_HAS_OTHER_BIASES);
+    c = config_default("mistral");
+    config = CONFIG_ACCEPT(c);
+    assert_int_equal(config.family->rope, DENDP_ROPE_INTERLEAVED);
+    assert_int_equal(config.tensors, DENDP_HAS_PLAIN);
+    c = config_default("qwen3");
+    config = CONFIG_ACCEPT(c);
+    assert_int_equal(config.family->rope, DENDP_ROPE_HALVES);
+    assert_int_equal(config.tensors, DENDP_HAS_PLAIN | DENDP_HAS_QK_NORMS);
+    assert_false(config.family->gelu);
+    c = config_default("gemma3");
+    config = CONFIG_ACCEPT(c);
+    assert_int_equal(config.family->rope, DENDP_ROPE_HALVES);
+    assert_int_equal(config.tensors, DENDP_HAS_PLAIN | DENDP_HAS_QK_NORMS | DENDP_HAS_POST_NORMS);
+    assert_true(config.family->gelu);
+    assert_true(config.embd_scale == sqrtf(12.0f) && config.score_width == 4.0f);
+    c.L = 62; /* the 27B */
+    c.d = 6;
+    c.key = "*attention.key_length";
+    c.key2 = "*attention.value_length";
+    c.type = c.type2 = DENDP_GGUF_U32;
+    c.bits = c.bits2 = 6;
+    config = CONFIG_ACCEPT(c);
+    assert_true(config.head_dim == 6 && config.score_width == 4.0f);
+    c.L = 61;
+    assert_true(CONFIG_ACCEPT(c).score_width == 6.0f);
     c = config_default("llama");
     c.vector_type = DENDP_TYPE_F16;
     CONFIG_ACCEPT(c);
@@ -326,7 +382,7 @@ static void config_optional_keys(void **state) {
     assert_int_equal(config.n_rot, 2);
     assert_int_equal(config.head_dim, 4);
     c = config_with("llama", "*rope.freq_base", DENDP_GGUF_F32, dendp_f32_bits(500000.0f), NULL);
-    assert_true(CONFIG_ACCEPT(c).rope_base == 500000.0f);
+    assert_true(CONFIG_ACCEPT(c).rope.base == 500000.0f);
     c = config_with("llama", "*attention.layer_norm_rms_epsilon", DENDP_GGUF_F64, 0x3eb0c6f7a0b5ed8du, NULL);
     assert_true(CONFIG_ACCEPT(c).norm_eps == 1e-6f);
     c = config_with("llama", "general.type", DENDP_GGUF_STRING, 0, "model");
@@ -410,7 +466,8 @@ static void config_integer_keys(void **state) {
     } keys[] = {
         {"*block_count", 1024},         {"*embedding_length", 65536},    {"*feed_forward_length", 1 << 20},
         {"*context_length", 1 << 30},   {"*attention.head_count", 1024}, {"*attention.head_count_kv", 1024},
-        {"*attention.key_length", 512}, {"*rope.dimension_count", 512},  {"*vocab_size", 1 << 24}};
+        {"*attention.key_length", 512}, {"*rope.dimension_count", 512},  {"*vocab_size", 1 << 24},
+        {"*rope.scaling.original_context_length", 1 << 30}};
     size_t i;
     (void)state;
     assert_int_equal(sizeof keys / sizeof keys[0], DENDP_N_HYPERS);
@@ -537,11 +594,11 @@ static void config_rope_scaling(void **state) {
     c.key2 = "*rope.scaling.factor";
     c.type2 = DENDP_GGUF_F32;
     c.bits2 = dendp_f32_bits(4.0f);
-    assert_true(CONFIG_ACCEPT(c).rope_scale == 0.25f);
+    assert_true(CONFIG_ACCEPT(c).rope.scale == 0.25f);
     c.text = "none";
-    assert_true(CONFIG_ACCEPT(c).rope_scale == 1.0f);
+    assert_true(CONFIG_ACCEPT(c).rope.scale == 1.0f);
     c.text = "yarn";
-    CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "yarn", "*rope.scaling.type");
+    assert_true(CONFIG_ACCEPT(c).rope.yarn);
     c.text = "longrope";
     CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "longrope", "*rope.scaling.type");
     c.text = "linear2";
@@ -552,9 +609,170 @@ static void config_rope_scaling(void **state) {
     CONFIG_REFUSE(c, DEND_ERR_FORMAT, "is no string", "*rope.scaling.type");
     /* from before there were types */
     c = config_with("llama", "*rope.scaling.factor", DENDP_GGUF_F32, dendp_f32_bits(2.0f), NULL);
-    assert_true(CONFIG_ACCEPT(c).rope_scale == 0.5f);
+    assert_true(CONFIG_ACCEPT(c).rope.scale == 0.5f);
     c = config_with("llama", "*rope.scale_linear", DENDP_GGUF_F32, dendp_f32_bits(8.0f), NULL);
-    assert_true(CONFIG_ACCEPT(c).rope_scale == 0.125f);
+    assert_true(CONFIG_ACCEPT(c).rope.scale == 0.125f);
+}
+
+/* The pairs between which YaRN mixes, and how it scales what it rotates. */
+static void config_yarn(void **state) {
+    config_case c = config_with("qwen3", "*rope.scaling.type", DENDP_GGUF_STRING, 0, "yarn");
+    dendp_config config;
+    (void)state;
+    c.d = 64;
+    c.D = 192;
+    c.key2 = "*rope.scaling.factor";
+    c.type2 = DENDP_GGUF_F32;
+    c.bits2 = dendp_f32_bits(4.0f);
+    config = CONFIG_ACCEPT(c); /* 64 ln(2048 / (32 * 2 pi)) / (2 ln 10000) = 8.06; of 1 turn: 20.1 */
+    assert_true(config.rope.yarn && config.rope.scale == 0.25f);
+    assert_true(config.rope.low == 8.0f && config.rope.high == 21.0f);
+    ASSERT_NEAR(0.1 * log(4.0) + 1, config.rope.magnitude, 1e-6, 0);
+    assert_memory_equal(&config.rope, &config.rope_local, sizeof config.rope);
+    c.bits2 = dendp_f32_bits(0.5f); /* shorter: no warmer */
+    assert_true(CONFIG_ACCEPT(c).rope.magnitude == 1.0f);
+    c.bits2 = dendp_f32_bits(4.0f);
+    c.key3 = "*rope.scaling.original_context_length";
+    c.type3 = DENDP_GGUF_U32;
+    c.bits3 = 512;
+    config = CONFIG_ACCEPT(c); /* 64 ln(512 / (32 * 2 pi)) / (2 ln 10000) = 3.2; of 1 turn: 15.3 */
+    assert_true(config.rope.low == 3.0f && config.rope.high == 16.0f);
+    c.bits3 = 1; /* below all pairs */
+    config = CONFIG_ACCEPT(c);
+    assert_true(config.rope.low == 0.0f && config.rope.high == -6.0f);
+    c.type3 = DENDP_GGUF_F32;
+    c.key3 = "*rope.scaling.yarn_beta_fast";
+    c.bits3 = dendp_f32_bits(8.0f);
+    assert_true(CONFIG_ACCEPT(c).rope.low == 12.0f);
+    c.key3 = "*rope.scaling.yarn_beta_slow";
+    c.bits3 = dendp_f32_bits(0.001f); /* beyond the last pair, of which 63 would be one if they were not pairs */
+    assert_true(CONFIG_ACCEPT(c).rope.high == 45.0f);
+    c.bits3 = dendp_f32_bits(0.0f);
+    CONFIG_REFUSE(c, DEND_ERR_FORMAT, "beta_slow is no number", "*rope.scaling.yarn_beta_slow");
+    c.key3 = "*rope.scaling.yarn_beta_fast";
+    CONFIG_REFUSE(c, DEND_ERR_FORMAT, "beta_fast is no number", "*rope.scaling.yarn_beta_fast");
+    c.key3 = "*rope.scaling.yarn_attn_factor"; /* takes the place of the paper's */
+    CONFIG_REFUSE(c, DEND_ERR_FORMAT, "yarn_attn_factor is no number", "*rope.scaling.yarn_attn_factor");
+    c.bits3 = dendp_f32_bits(1.5f);
+    assert_true(CONFIG_ACCEPT(c).rope.magnitude == 1.5f);
+    c.key3 = "*rope.scaling.attn_factor"; /* multiplies it */
+    ASSERT_NEAR(1.5 * (0.1 * log(4.0) + 1), CONFIG_ACCEPT(c).rope.magnitude, 1e-6, 0);
+    c.text = "linear";
+    assert_true(CONFIG_ACCEPT(c).rope.magnitude == 1.5f);
+    c.text = "yarn";
+    c.key3 = "*rope.scaling.yarn_ext_factor";
+    CONFIG_REFUSE(c, DEND_ERR_FORMAT, "ext_factor other than 1", "*rope.scaling.yarn_ext_factor");
+    c.bits3 = dendp_f32_bits(1.0f);
+    CONFIG_ACCEPT(c);
+    c.key3 = "*rope.freq_base";
+    CONFIG_REFUSE(c, DEND_ERR_FORMAT, "freq_base above 1", "*rope.freq_base");
+    c.key3 = NULL;
+    c.key2 = NULL;
+    CONFIG_REFUSE(c, DEND_ERR_FORMAT, "factor is missing", "*rope.scaling.type");
+    c = config_with("gemma3", "*rope.scaling.type", DENDP_GGUF_STRING, 0, "yarn");
+    c.key2 = "*rope.scaling.factor";
+    c.type2 = DENDP_GGUF_F32;
+    c.bits2 = dendp_f32_bits(4.0f);
+    CONFIG_ACCEPT(c); /* without sliding layers */
+    c.key3 = "*attention.sliding_window";
+    c.type3 = DENDP_GGUF_U32;
+    c.bits3 = 8;
+    CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "by magnitude", "*rope.scaling.type");
+}
+
+/* Which layers slide. */
+static void config_windows(void **state) {
+    static const char *const archs[] = {"llama", "mistral", "gemma3"};
+    config_case c = config_with("gemma3", "*attention.sliding_window", DENDP_GGUF_U32, 512, NULL);
+    dendp_config config;
+    uint32_t i, layer;
+    (void)state;
+    c.L = 13;
+    config = CONFIG_ACCEPT(c);
+    assert_int_equal(config.window, 512);
+    for (layer = 0; layer < c.L; layer++) {
+        assert_int_equal(dendp_config_slides(&config, layer), layer % 6 != 5);
+    }
+    assert_true(config.rope_local.base == 10000.0f && dendp_config_two_ropes(&config) == false);
+    c.key2 = "*rope.freq_base";
+    c.type2 = DENDP_GGUF_F32;
+    c.bits2 = dendp_f32_bits(1e6f);
+    config = CONFIG_ACCEPT(c);
+    assert_true(config.rope.base == 1e6f && config.rope_local.base == 10000.0f);
+    assert_true(dendp_config_two_ropes(&config));
+    c.key2 = "*rope.scaling.factor"; /* of the others alone */
+    c.bits2 = dendp_f32_bits(8.0f);
+    config = CONFIG_ACCEPT(c);
+    assert_true(config.rope.scale == 0.125f && config.rope_local.scale == 1.0f);
+    c.key2 = "*rope.freq_base_swa";
+    c.bits2 = dendp_f32_bits(20000.0f);
+    assert_true(CONFIG_ACCEPT(c).rope_local.base == 20000.0f);
+    c.bits2 = dendp_f32_bits(0.5f);
+    CONFIG_REFUSE(c, DEND_ERR_FORMAT, "freq_base_swa is no number", "*rope.freq_base_swa");
+    c.key2 = "*rope.scaling.attn_factor";
+    CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "by magnitude", "*rope.scaling.attn_factor");
+    c.bits2 = dendp_f32_bits(1.0f);
+    CONFIG_ACCEPT(c);
+    for (i = 0; i < 3; i++) {
+        c = config_with(archs[i], "*attention.sliding_window", DENDP_GGUF_U32, 7, NULL);
+        c.L = 5;
+        c.key2 = "*attention.sliding_window_pattern";
+        c.type2 = DENDP_GGUF_U32;
+        for (c.bits2 = 0; c.bits2 < 8; c.bits2++) {
+            config = CONFIG_ACCEPT(c);
+            for (layer = 0; layer < c.L; layer++) {
+                uint32_t n = (uint32_t)c.bits2;
+                assert_int_equal(dendp_config_slides(&config, layer), n == 0 || (layer + 1) % n != 0);
+            }
+        }
+        c.type2 = DENDP_GGUF_ARRAY;
+        c.n_elems = 5;
+        c.elem_type = DENDP_GGUF_BOOL;
+        c.bits2 = 0x0101000100u;
+        config = CONFIG_ACCEPT(c);
+        assert_int_equal(config.sliding[0], 0x1a);
+        c.elem_type = DENDP_GGUF_I32;
+        assert_int_equal(CONFIG_ACCEPT(c).sliding[0], 0x1a);
+        c.bits2 = 0x0201000100u;
+        CONFIG_REFUSE(c, DEND_ERR_FORMAT, "other than 0 and 1", "*attention.sliding_window_pattern");
+        c.elem_type = DENDP_GGUF_F32;
+        CONFIG_REFUSE(c, DEND_ERR_FORMAT, "other than 0 and 1", "*attention.sliding_window_pattern");
+        c.elem_type = DENDP_GGUF_BOOL;
+        c.n_elems = 4;
+        CONFIG_REFUSE(c, DEND_ERR_FORMAT, "one value for each layer", "*attention.sliding_window_pattern");
+        c.type2 = DENDP_GGUF_F32;
+        CONFIG_REFUSE(c, DEND_ERR_FORMAT, "neither integer nor array", "*attention.sliding_window_pattern");
+        c.key2 = NULL;
+        c.n_elems = 0;
+        c.type = DENDP_GGUF_I32; /* without the pattern */
+        config = CONFIG_ACCEPT(c);
+        assert_int_equal(config.sliding[0], 0x1f);
+        assert_int_equal(config.window, 7);
+        c.bits = 0;
+        config = CONFIG_ACCEPT(c);
+        assert_int_equal(config.sliding[0], 0);
+        assert_int_equal(config.window, 0);
+        c.bits = 0xffffffffu; /* -1 */
+        CONFIG_REFUSE(c, DEND_ERR_FORMAT, "sliding_window is no integer", "*attention.sliding_window");
+        c.type = DENDP_GGUF_F32;
+        CONFIG_REFUSE(c, DEND_ERR_FORMAT, "sliding_window is no integer", "*attention.sliding_window");
+        c.type = DENDP_GGUF_STRING;
+        c.text = "7";
+        CONFIG_REFUSE(c, DEND_ERR_FORMAT, "sliding_window is no integer", "*attention.sliding_window");
+        c.type = DENDP_GGUF_ARRAY;
+        CONFIG_REFUSE(c, DEND_ERR_FORMAT, "sliding_window is no integer", "*attention.sliding_window");
+    }
+    /* families that know no such layers */
+    c = config_with("qwen2", "*attention.sliding_window", DENDP_GGUF_U32, 2047, NULL);
+    CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "sliding", "*attention.sliding_window");
+    c.arch = "qwen3";
+    c.bias = false;
+    c.qk_norms = true;
+    CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "sliding", "*attention.sliding_window");
+    c.bits = 2048; /* the trained context: hides nothing */
+    assert_int_equal(CONFIG_ACCEPT(c).window, 0);
+    c.bits = 0;
+    CONFIG_ACCEPT(c);
 }
 
 static void config_refused_by_name(void **state) {
@@ -594,7 +812,10 @@ static void config_refused_by_name(void **state) {
                 {"*residual_scale", "residual_scale"},
                 {"*logit_scale", "logit_scale"},
                 {"*use_parallel_residual", "parallel"},
-                {"*rope.dimension_sections", "sections"}};
+                {"*rope.dimension_sections", "sections"},
+                {"*rope.scaling.alpha", "scaling.alpha"},
+                {"*rope.scaling.yarn_log_multiplier", "yarn_log_multiplier"},
+                {"*attention.temperature_scale", "scaled by position"}};
     config_case c;
     size_t i;
     (void)state;
@@ -633,80 +854,95 @@ static void config_refused_by_name(void **state) {
     CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "causal", "*attention.causal");
     c.bits = 1;
     CONFIG_ACCEPT(c);
-    c = config_with("llama", "*attention.sliding_window", DENDP_GGUF_U32, 2047, NULL);
-    CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "sliding", "*attention.sliding_window");
-    c.type = DENDP_GGUF_ARRAY;
-    CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "sliding", "*attention.sliding_window");
-    c.type = DENDP_GGUF_STRING;
-    c.text = "4096";
-    CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "sliding", "*attention.sliding_window");
-    c.type = DENDP_GGUF_U32;
-    c.bits = 2048; /* the trained context: hides nothing */
-    CONFIG_ACCEPT(c);
-    c.bits = 0;
-    CONFIG_ACCEPT(c);
 }
 
 /* Each tensor in turn missing, too wide, too high, too deep; and of a wrong type where that matters. */
 static void config_tensors(void **state) {
-    static const char *const tensors[] = {
-        "token_embd.weight",      "output_norm.weight",      "output.weight",
-        "rope_freqs.weight",      "blk.%u.attn_norm.weight", "blk.%u.attn_q.weight",
-        "blk.%u.attn_k.weight",   "blk.%u.attn_v.weight",    "blk.%u.attn_output.weight",
-        "blk.%u.attn_q.bias",     "blk.%u.attn_k.bias",      "blk.%u.attn_v.bias",
-        "blk.%u.ffn_norm.weight", "blk.%u.ffn_gate.weight",  "blk.%u.ffn_up.weight",
-        "blk.%u.ffn_down.weight"};
-    size_t i;
+    static const char *const tensors[] = {"token_embd.weight",
+                                          "output_norm.weight",
+                                          "output.weight",
+                                          "rope_freqs.weight",
+                                          "blk.%u.attn_norm.weight",
+                                          "blk.%u.attn_q.weight",
+                                          "blk.%u.attn_k.weight",
+                                          "blk.%u.attn_v.weight",
+                                          "blk.%u.attn_output.weight",
+                                          "blk.%u.attn_q.bias",
+                                          "blk.%u.attn_k.bias",
+                                          "blk.%u.attn_v.bias",
+                                          "blk.%u.attn_output.bias",
+                                          "blk.%u.attn_q_norm.weight",
+                                          "blk.%u.attn_k_norm.weight",
+                                          "blk.%u.post_attention_norm.weight",
+                                          "blk.%u.ffn_norm.weight",
+                                          "blk.%u.ffn_gate.weight",
+                                          "blk.%u.ffn_up.weight",
+                                          "blk.%u.ffn_down.weight",
+                                          "blk.%u.ffn_gate.bias",
+                                          "blk.%u.ffn_up.bias",
+                                          "blk.%u.ffn_down.bias",
+                                          "blk.%u.post_ffw_norm.weight"};
+    size_t i, k;
     uint32_t axis;
     (void)state;
     assert_int_equal(sizeof tensors / sizeof tensors[0], DENDP_N_TENSOR_ROLES);
-    for (i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
-        char name[64];
-        bool is_vector =
-            strstr(tensors[i], "norm") || strstr(tensors[i], "bias") || strstr(tensors[i], "freqs");
-        bool optional =
-            strcmp(tensors[i], "output.weight") == 0 || strcmp(tensors[i], "rope_freqs.weight") == 0;
-        config_case c = config_default("qwen2");
+    for (i = 0; i < DENDP_N_TENSOR_ROLES; i++) {
         assert_int_equal(dendp_tensor_specs[i].role, i);
         assert_string_equal(dendp_tensor_specs[i].name, tensors[i]);
-        c.head = true;
-        c.rope_freqs = true;
-        CONFIG_ACCEPT(c);
-        assert_true(dendp_config_tensor_name(name, sizeof name, tensors[i], 1));
-        c.no_tensor = name;
-        if (optional) {
-            dendp_config config = CONFIG_ACCEPT(c);
-            assert_int_equal(config.tied_head, i == DENDP_TENSOR_HEAD);
-            assert_int_equal(config.has_rope_freqs, i != DENDP_TENSOR_ROPE_FREQS);
-        } else if (i == DENDP_TENSOR_EMBD) {
-            /* its rows are also where V comes from */
-            CONFIG_REFUSE(c, DEND_ERR_FORMAT, "vocab_size is missing", "");
-            c.n_tokens = 5;
-            CONFIG_REFUSE(c, DEND_ERR_FORMAT, "token_embd.weight is missing", "");
-            c.n_tokens = 0;
-        } else {
-            CONFIG_REFUSE(c, DEND_ERR_FORMAT, " is missing", "");
-            CONFIG_REFUSE(c, DEND_ERR_FORMAT, tensors[i], "");
-        }
-        c.no_tensor = NULL;
-        c.bent = name;
-        for (axis = 0; axis < 4; axis++) {
-            const char *culprit = name, *text = tensors[i];
-            memset(c.plus, 0, sizeof c.plus);
-            c.plus[axis] = 1;
-            if (i == DENDP_TENSOR_EMBD && axis == 1) { /* V is one more, so the head is too short */
-                culprit = text = "output.weight";
+    }
+    for (k = 0; k < DENDP_N_FAMILIES; k++) {
+        const dendp_family *family = &dendp_families[k];
+        assert_int_equal(family->needs & family->allows, 0);
+        for (i = 0; i < DENDP_N_TENSOR_ROLES; i++) {
+            char name[64];
+            bool is_vector =
+                strstr(tensors[i], "norm") || strstr(tensors[i], "bias") || strstr(tensors[i], "freqs");
+            bool optional = family->allows >> i & 1u;
+            config_case c = config_default(family->arch);
+            if (!optional && !(family->needs >> i & 1u)) {
+                continue;
             }
-            CONFIG_REFUSE(c, DEND_ERR_FORMAT, " has the wrong shape", culprit);
-            CONFIG_REFUSE(c, DEND_ERR_FORMAT, text, culprit);
+            c.head = true;
+            c.rope_freqs = (family->allows & DENDP_HAS_ROPE_FREQS) != 0;
+            c.bias = ((family->needs | family->allows) & DENDP_HAS_QKV_BIASES) != 0;
+            c.other_biases = (family->allows & DENDP_HAS_OTHER_BIASES) != 0;
+            assert_int_equal(CONFIG_ACCEPT(c).tensors, family->needs | family->allows);
+            assert_true(dendp_config_tensor_name(name, sizeof name, tensors[i], 1));
+            c.no_tensor = name;
+            if (optional && i < DENDP_TENSOR_ATTN_NORM) {
+                dendp_config config = CONFIG_ACCEPT(c);
+                assert_int_equal(config.tied_head, i == DENDP_TENSOR_HEAD);
+                assert_int_equal(config.has_rope_freqs, c.rope_freqs && i != DENDP_TENSOR_ROPE_FREQS);
+            } else if (i == DENDP_TENSOR_EMBD) {
+                /* its rows are also where V comes from */
+                CONFIG_REFUSE(c, DEND_ERR_FORMAT, "vocab_size is missing", "");
+                c.n_tokens = 5;
+                CONFIG_REFUSE(c, DEND_ERR_FORMAT, "token_embd.weight is missing", "");
+                c.n_tokens = 0;
+            } else { /* one that the first layer has too */
+                CONFIG_REFUSE(c, DEND_ERR_FORMAT, " is missing", "");
+                CONFIG_REFUSE(c, DEND_ERR_FORMAT, tensors[i], "");
+            }
+            c.no_tensor = NULL;
+            c.bent = name;
+            for (axis = 0; axis < 4; axis++) {
+                const char *culprit = name, *text = tensors[i];
+                memset(c.plus, 0, sizeof c.plus);
+                c.plus[axis] = 1;
+                if (i == DENDP_TENSOR_EMBD && axis == 1) { /* V is one more, so the head is too short */
+                    culprit = text = "output.weight";
+                }
+                CONFIG_REFUSE(c, DEND_ERR_FORMAT, " has the wrong shape", culprit);
+                CONFIG_REFUSE(c, DEND_ERR_FORMAT, text, culprit);
+            }
+            memset(c.plus, 0, sizeof c.plus);
+            c.bent_type = DENDP_TYPE_BF16;
+            if (is_vector) {
+                CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "neither F32 nor F16", name);
+                c.bent_type = DENDP_TYPE_F16;
+            }
+            CONFIG_ACCEPT(c);
         }
-        memset(c.plus, 0, sizeof c.plus);
-        c.bent_type = DENDP_TYPE_BF16;
-        if (is_vector) {
-            CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "neither F32 nor F16", name);
-            c.bent_type = DENDP_TYPE_F16;
-        }
-        CONFIG_ACCEPT(c);
     }
 }
 
@@ -736,7 +972,7 @@ static void config_extra_tensors(void **state) {
         c = config_default("qwen2");
         c.extra_tensor = extras[i];
         CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "does not use", extras[i]);
-        c.arch = "llama";
+        c.arch = "mistral";
         c.bias = false;
         CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "does not use", extras[i]);
     }
@@ -747,7 +983,7 @@ static void config_extra_tensors(void **state) {
     c.rope_freqs = true;
     c.extra_tensor = "blk.12.attn_q.weight";
     CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "does not use", "blk.12.attn_q.weight");
-    /* a bias is part of one family and not of the other */
+    /* a bias in one layer alone; and a family that needs one */
     c = config_default("llama");
     c.extra_tensor = "blk.1.attn_q.bias";
     CONFIG_REFUSE(c, DEND_ERR_UNSUPPORTED, "does not use", "blk.1.attn_q.bias");
@@ -819,7 +1055,7 @@ static void config_golden_models(void **state) {
         assert_int_equal(c.n_ctx_train, 64);
         assert_int_equal(c.tied_head, models[i].tied);
         assert_true(c.norm_eps == models[i].eps);
-        assert_true(c.rope_base == models[i].base);
+        assert_true(c.rope.base == models[i].base);
         dendp_gguf_close(&g);
         assert_int_equal(heap.n_live_bytes, 0);
     }
@@ -833,5 +1069,6 @@ static const struct CMUnitTest tests_model_config[] = {
     cmocka_unit_test(config_floats),          cmocka_unit_test(config_rope_scaling),
     cmocka_unit_test(config_refused_by_name), cmocka_unit_test(config_tensors),
     cmocka_unit_test(config_extra_tensors),   cmocka_unit_test(config_tensor_names),
+    cmocka_unit_test(config_yarn),            cmocka_unit_test(config_windows),
     cmocka_unit_test(config_golden_models),
 };

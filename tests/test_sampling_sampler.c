@@ -325,7 +325,7 @@ static uint32_t sam_plain_sample_filter(const float *logits, uint32_t n, const d
 static dend_status sam_plain_sample(const dendp_vector_ops *ops, const float *logits, uint32_t n,
                                     const dend_sample_params *params, uint64_t stream, uint64_t position,
                                     uint32_t *scratch, dend_sampled *out) {
-    const dend_sample_params zero = {0.0f, 0, 0.0f, 0.0f, 0};
+    const dend_sample_params zero = sam_params(0.0f, 0, 0.0f, 0.0f);
     const dend_sample_params *p = params ? params : &zero;
     const uint32_t *ids = NULL;
     uint32_t i, count = n, best = 0;
@@ -775,12 +775,11 @@ static void test_sampling_infinite(void **state) {
 
 static void test_sampling_arguments(void **state) {
     const float nan = sam_nan(), inf = sam_inf(), logits[4] = {1.0f, 2.0f, 3.0f, 4.0f};
-    const dend_sample_params bad[] = {
-        {nan, 0, 0.0f, 0.0f, 0},  {-1.0f, 0, 0.0f, 0.0f, 0}, {inf, 0, 0.0f, 0.0f, 0},
-        {-inf, 0, 0.0f, 0.0f, 0}, {1.0f, 0, nan, 0.0f, 0},   {1.0f, 0, -0.1f, 0.0f, 0},
-        {1.0f, 0, inf, 0.0f, 0},  {1.0f, 0, 0.0f, nan, 0},   {1.0f, 0, 0.0f, -0.1f, 0},
-        {1.0f, 0, 0.0f, 1.5f, 0}, {1.0f, 0, 0.0f, inf, 0},   {0.0f, 0, nan, 0.0f, 0},
-    };
+    const struct {
+        float temperature, top_p, min_p;
+    } bad[] = {{nan, 0.0f, 0.0f},   {-1.0f, 0.0f, 0.0f}, {inf, 0.0f, 0.0f}, {-inf, 0.0f, 0.0f},
+               {1.0f, nan, 0.0f},   {1.0f, -0.1f, 0.0f}, {1.0f, inf, 0.0f}, {1.0f, 0.0f, nan},
+               {1.0f, 0.0f, -0.1f}, {1.0f, 0.0f, 1.5f},  {1.0f, 0.0f, inf}, {0.0f, nan, 0.0f}};
     dend_sample_params p;
     dend_sampled out;
     uint32_t scratch[4], i;
@@ -788,7 +787,8 @@ static void test_sampling_arguments(void **state) {
     out.token = 77;
     out.logprob = 5.0f;
     for (i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_sample_logits(logits, 4, &bad[i], 1, 1, scratch, &out));
+        p = sam_params(bad[i].temperature, 0, bad[i].top_p, bad[i].min_p);
+        ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_sample_logits(logits, 4, &p, 1, 1, scratch, &out));
     }
     p = sam_params(1.0f, 2, 0.0f, 0.0f);
     ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_sample_logits(logits, 4, &p, 1, 1, NULL, &out));

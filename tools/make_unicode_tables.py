@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # Copyright (c) 2026 The dendrite authors. MIT licence, see LICENSE.
-"""Write the table of character classes into the tokenizer's room.
+"""Write the table of character classes into the room of words.
 
-    python3 tools/make_unicode_tables.py            replace the table in src/02_model/03_tokenizer.c
+    python3 tools/make_unicode_tables.py            replace the table in src/02_model/10_words.c
     python3 tools/make_unicode_tables.py --check    compare with it, write nothing
 
 The pre-tokenizers ask three things of a code point: is it a letter (general category L*), a number (N*), white space
@@ -21,7 +21,7 @@ import os
 import sys
 
 UNICODE = "15.1.0"
-ROOM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src/02_model/03_tokenizer.c")
+ROOM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src/02_model/10_words.c")
 BEGIN = "/* -- table made by tools/make_unicode_tables.py: do not edit ---------------- */\n"
 END = "/* -- end of the table ------------------------------------------------------ */\n"
 OTHER, LETTER, NUMBER, SPACE = range(4)

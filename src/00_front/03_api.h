@@ -39,7 +39,8 @@
     X(DEND_ERR_CANCELLED, -16, "cancelled")                                                                  \
     X(DEND_ERR_DEADLINE, -17, "the deadline has passed")                                                     \
     X(DEND_ERR_NO_REQUESTS, -18, "out of request slots")                                                     \
-    X(DEND_ERR_CALLBACK, -19, "a callback gave a value that is no number")
+    X(DEND_ERR_CALLBACK, -19, "a callback gave a value that is no number")                                   \
+    X(DEND_ERR_NO_TOKENS, -20, "every token is banned")
 
 typedef enum dend_status {
 #define DEND_STATUS_ENUM(name, value, text) name = value,
@@ -54,6 +55,7 @@ typedef struct dend_error {
     const char *msg;    /* static text, never NULL after a failure */
     uint64_t where;     /* byte offset in the file, where there is one, else 0 */
     uint32_t room_line; /* line of the check in its room, for bug reports */
+    const char *file;   /* of a model that is a folder: the file that it is about, where known; else NULL */
 } dend_error;
 
 /* Text of a status: "ok", "out of KV blocks", ... Never NULL. */
@@ -126,13 +128,34 @@ typedef struct dend_jobs {
 
 typedef struct dend_model dend_model;
 
+/* Types of weights that a load can make. */
+typedef enum dend_weight_type {
+    DEND_WEIGHT_DEFAULT = 0, /* as the file has them */
+    DEND_WEIGHT_Q8_0,
+    DEND_WEIGHT_Q4_0
+} dend_weight_type;
+
 /* Where a model comes from: exactly one of path, data, reader.read. */
 typedef struct dend_model_desc {
     uint32_t canary_begin_; /* leave zero */
-    const char *path;       /* GGUF file */
-    const void *data;       /* GGUF bytes; must outlive the call, and with keep_file_layout the model */
+    /* A GGUF file; or a folder with config.json, tokenizer.json, and either
+     * model.safetensors or model.safetensors.index.json and the files that it
+     * names; or a *.safetensors file that has its config.json beside it. */
+    const char *path;
+    const void *data; /* bytes of a file; must outlive the call, and with keep_file_layout the model */
     size_t data_size;
     dend_reader reader;
+    /* With data or reader: the text of config.json, which says that the bytes are
+     * those of a single safetensors file and not of a GGUF file; and the text of
+     * tokenizer.json, if a tokenizer is wanted. Both must outlive the call. */
+    const char *config_json;
+    size_t config_json_size;
+    const char *tokenizer_json;
+    size_t tokenizer_json_size;
+    /* Matrices that are F32, F16 or BF16 (embedding and head too) become Q8_0 or
+     * Q4_0, with the bits that the gguf package gives. UNSUPPORTED when one is
+     * quantised already or its rows are no multiple of 32; norms and biases stay. */
+    dend_weight_type quantise;
     bool no_mmap;    /* read the file instead of mapping it (a mapped file that shrinks raises SIGBUS) */
     bool vocab_only; /* load the tokenizer, no weights */
     /* For machines with little memory: matrices stay as the file has them, and
@@ -140,7 +163,8 @@ typedef struct dend_model_desc {
      * several times as long; the rows of a batch share the work. A file that is
      * mapped stays mapped while the model lives (see no_mmap), as pages that the
      * system may drop and read again; `data` is used in place; with no_mmap or a
-     * reader the model holds one plain copy. */
+     * reader the model holds one plain copy. Matrices that loading changes
+     * (quantise; Q and K of Llama's folders) are copies of the model's own. */
     bool keep_file_layout;
     dend_allocator allocator;
     dend_log log;
@@ -173,7 +197,10 @@ typedef struct dend_model_info {
 } dend_model_info;
 
 /* Loads and validates a model. A model that exists is valid.
- * Params: err may be NULL.  Returns: OK; ARGUMENT, IO, FORMAT, UNSUPPORTED, MEMORY.
+ * Params: err may be NULL.
+ * Returns: OK; ARGUMENT (the description contradicts itself); IO (a file is not
+ *   there, or cannot be read); FORMAT (damaged, or contradicts itself);
+ *   UNSUPPORTED (valid, and of a kind that is not run: err->msg names it); MEMORY.
  * Owns: *out, free with dend_model_free.  Cost: reads the file once, with
  * keep_file_layout a mapped one hardly at all. */
 DEND_API dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err);
@@ -188,14 +215,15 @@ DEND_API void dend_model_get_info(const dend_model *model, dend_model_info *out)
 
 enum {
     DEND_TOKENIZE_SPECIAL = 1, /* texts of special tokens in the input become those tokens */
-    DEND_TOKENIZE_ADD_BOS = 2  /* begin with bos where the model wants that */
+    DEND_TOKENIZE_ADD_BOS = 2, /* begin with bos where the model wants that */
+    DEND_TOKENIZE_ADD_EOS = 4  /* end with eos where the model wants that (few do) */
 };
 
 /* Splits text (any bytes; need not be valid UTF-8 nor end in 0) into tokens.
  * Params: n_bytes (size_t)-1 = strlen(text); out may be NULL when cap is 0; *n_out is always the number needed.
  * Returns: OK; BUFFER when cap is too small (out then holds nothing of use);
  *          MEMORY; UNSUPPORTED when the model carries no tokenizer.
- * Cost: O(n log n) for words of length n. Words over 256 bytes take scratch from
+ * Cost: O(n log n) for words of length n. Words over 256 bytes take scratch (40 bytes a byte) from
  * the model's allocator for the time of the call.  Threads: any number at once. */
 DEND_API dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,
                                    int32_t *out, size_t cap, size_t *n_out);
@@ -205,6 +233,16 @@ DEND_API dend_status dend_tokenize(const dend_model *model, const char *text, si
 DEND_API const char *dend_token_bytes(const dend_model *model, int32_t token, size_t *n_bytes);
 /* As dend_token_bytes, but with the text of control tokens ("<|im_end|>"). */
 DEND_API const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes);
+/* The text of tokens[n]: what dend_tokenize made tokens of. Bytes of control
+ * tokens are left out, or with DEND_TOKENIZE_SPECIAL are their texts. Unlike the
+ * bytes of the tokens one after the other it lacks the space that models with
+ * SentencePiece vocabularies put in front of the text and behind special
+ * tokens. What has no token, and a U+2581 with such a vocabulary, does not come back.
+ * Params: out may be NULL when cap is 0; *n_out is always the number of bytes needed; no 0 is added.
+ * Returns: OK; BUFFER (out then holds the first cap bytes); TOKEN; UNSUPPORTED
+ *          when the model carries no tokenizer; ARGUMENT.  Cost: O(bytes). */
+DEND_API dend_status dend_detokenize(const dend_model *model, const int32_t *tokens, size_t n, uint32_t flags,
+                                     char *out, size_t cap, size_t *n_out);
 /* True for tokens after which generation stops (eos, eot and their kin). */
 DEND_API bool dend_token_is_end(const dend_model *model, int32_t token);
 
@@ -244,7 +282,7 @@ typedef enum dend_context_policy {
      * what is appended needs the room). What stays gets new positions, so that all
      * of it but the sinks is computed again by the next step: a prompt of n_ctx / 2
      * tokens, once in n_ctx / 2 tokens. The sequence gets a new random stream, a
-     * function of the old one. (Sinks: Xiao et al., arXiv 2309.17453; here without
+     * function of the old one, and mirostat's control begins anew. (Sinks: Xiao et al., arXiv 2309.17453; here without
      * its cache, hence exact: the logits are those of the shorter text.) */
     DEND_CONTEXT_SLIDE,
     DEND_CONTEXT_CALLBACK /* on_context_full makes room */
@@ -253,9 +291,11 @@ typedef enum dend_context_policy {
 typedef struct dend_engine_desc {
     uint32_t canary_begin_; /* leave zero */
     const dend_model *model;
-    uint32_t n_ctx;        /* most tokens of one sequence; 0 = min(4096, what the model was trained for) */
-    uint32_t n_seqs;       /* live sequences at most; 0 = 64 */
-    uint32_t n_blocks;     /* KV blocks; 0 = room for 2 * n_ctx tokens and one block more a sequence */
+    uint32_t n_ctx;    /* most tokens of one sequence; 0 = min(4096, what the model was trained for) */
+    uint32_t n_seqs;   /* live sequences at most; 0 = 64 */
+    uint32_t n_blocks; /* KV blocks; 0 = room for 2 * n_ctx tokens and one block more a sequence */
+    uint32_t
+        n_window_blocks; /* the same for layers with a sliding window, where the model has such; see below */
     uint32_t block_tokens; /* P, a multiple of 16; 0 = 16 */
     dend_kv_type kv_type;  /* how K and V are stored */
     uint32_t n_batch;      /* rows of one forward pass at most; 0 = 256 */
@@ -278,11 +318,18 @@ typedef struct dend_engine_desc {
     dend_log log;
     uint32_t canary_end_; /* leave zero */
 } dend_engine_desc;
+/* n_window_blocks: 0 or n_blocks keeps K and V of the whole text in every layer, so that sliding layers are never why
+ * a call fails and sequences rewind to any length. With fewer, steps give up what lies behind the window: memory
+ * for long texts shrinks to little more than that of the other layers, dend_seq_info.rewind_min rises with the
+ * text, and appends of more tokens at once than the blocks hold beside the windows of all sequences give
+ * NO_BLOCKS (dend_step between shorter appends), as do loads of saved sequences of more tokens than that. */
 
 /* Bytes that an engine of this description will hold. */
 typedef struct dend_plan_info {
-    uint64_t weight_bytes;  /* of the model, which engines share */
-    uint64_t kv_bytes;      /* block pool */
+    uint64_t weight_bytes; /* of the model, which engines share */
+    uint64_t
+        model_bytes;   /* the same with its vocabulary: all that it keeps of what it asks its allocator for */
+    uint64_t kv_bytes; /* block pool */
     uint64_t table_bytes;   /* block tables, records, handles */
     uint64_t scratch_bytes; /* activations, logits, threads; panels of a model that keeps the file's layout */
     uint64_t total_bytes;   /* all but the weights: exactly what create asks the allocator for */
@@ -298,6 +345,13 @@ DEND_API dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *err
  * description need not be resolved.  Returns: as dend_engine_resolve; MEMORY
  * when the sizes overflow. */
 DEND_API dend_status dend_plan(const dend_engine_desc *desc, dend_plan_info *out, dend_error *err);
+/* The same before the model is loaded: reads its description and vocabulary, and
+ * no weights. Loading asks for some memory more for a time, for the file's
+ * description; dend_model_load with a fixed allocator shows how much (n_peak).
+ * Params: engine NULL = defaults; its model must be NULL.
+ * Returns: as dend_model_load and dend_plan; ARGUMENT with vocab_only. */
+DEND_API dend_status dend_plan_file(const dend_model_desc *model, const dend_engine_desc *engine,
+                                    dend_plan_info *out, dend_error *err);
 /* Makes an engine in one allocation of dend_plan_info.total_bytes; running it
  * allocates nothing more.  Returns: OK; ARGUMENT, UNSUPPORTED, MEMORY, THREADS.
  * Owns: *out, free with dend_engine_free. The model must outlive the engine. */
@@ -307,7 +361,8 @@ DEND_API void dend_engine_free(dend_engine *engine);
 
 /* What is in use now. */
 typedef struct dend_engine_stats {
-    uint32_t n_blocks, n_blocks_free; /* releases that are still deferred count as in use */
+    uint32_t n_blocks, n_blocks_free;               /* releases that are still deferred count as in use */
+    uint32_t n_window_blocks, n_window_blocks_free; /* of sliding layers; 0 where the model has none */
     uint32_t n_seqs, n_seqs_free;
     uint32_t n_logits, n_logits_free;
     uint32_t n_waiting;       /* tokens that wait for a step */
@@ -502,31 +557,162 @@ DEND_API dend_status dend_seq_release_logits(dend_engine *engine, dend_seq seq);
 /* Asks for logits again: the next step recomputes the last token's row. */
 DEND_API dend_status dend_seq_want_logits(dend_engine *engine, dend_seq seq);
 
-/* How to choose a token. Zeroed = greedy. The filters act on the model's
- * distribution at temperature 1, in the order top_k, top_p, min_p; the
- * temperature then shapes what survives. Ties go to the lower token id. */
+/* Strings that text must not contain, or ends at, compiled for one model. Immutable: engines and threads may
+ * share it. */
+typedef struct dend_text_rules dend_text_rules;
+
+/* Strings are bytes up to a 0, of 1 to 4,096 bytes, and 1 MiB in all; they are copied. */
+typedef struct dend_text_rules_desc {
+    uint32_t canary_begin_;  /* leave zero */
+    const dend_model *model; /* must outlive the rules */
+    const char *const *banned;
+    uint32_t n_banned; /* never come to stand in the text: see dend_sample_params.rules */
+    const char *const *stops;
+    uint32_t n_stops; /* end the text: dend_stop_feed, dend_request */
+    const char *const *breakers;
+    uint32_t n_breakers;      /* DRY does not look for repetitions across them */
+    dend_allocator allocator; /* zeroed = malloc/free */
+    uint32_t canary_end_;     /* leave zero */
+} dend_text_rules_desc;
+
+/* Compiles rules.  Returns: OK; ARGUMENT (an empty or missing string, or a limit); UNSUPPORTED when the model has
+ * no tokenizer; MEMORY.  Owns: *out, free with dend_text_rules_free.
+ * Cost: one allocation: some 30 bytes for each byte of the strings, and 4 for each token that a banned string may
+ * end in; time O(bytes of the vocabulary), and with banned strings a sort of those tokens. */
+DEND_API dend_status dend_text_rules_create(const dend_text_rules_desc *desc, dend_text_rules **out,
+                                            dend_error *err);
+/* Nothing may use the rules any more. NULL is fine. */
+DEND_API void dend_text_rules_free(dend_text_rules *rules);
+
+enum { DEND_STOP_UTF8 = 1 }; /* release whole UTF-8 characters only */
+
+/* Where a text stands with regard to the stop strings. A value: zeroed at the beginning of the text, copied with
+ * it when it forks. */
+typedef struct dend_stop_state {
+    uint64_t n_bytes;   /* of the text so far */
+    uint64_t n_release; /* of them may be shown: no stop string can begin before; does not decrease */
+    uint32_t node_;
+    uint8_t char_left_, char_have_;
+    bool stopped;
+} dend_stop_state;
+
+/* Adds n bytes to a text. The first stop string to be complete ends it; of several that end at the same byte, the
+ * longest. It may lie across any number of calls.
+ * Params: flags DEND_STOP_UTF8 or 0, the same in all calls. Bytes that are not UTF-8 are released singly.
+ * Returns: OK; END when a stop string is complete, now or before: n_release is then the length of the text before
+ * it, and further bytes are ignored; ARGUMENT. When the text ends in another way, all its n_bytes count.
+ * Cost: O(n), whatever the number of strings. */
+DEND_API dend_status dend_stop_feed(const dend_text_rules *rules, dend_stop_state *state, const char *bytes,
+                                    size_t n, uint32_t flags);
+
+/* Stages of choosing a token; docs/sampling.md has the formulas. Values do not change between versions. */
+typedef enum dend_sample_stage {
+    DEND_SAMPLE_END = 0,
+    DEND_SAMPLE_BIAS,
+    DEND_SAMPLE_PENALTIES,
+    DEND_SAMPLE_DRY,
+    DEND_SAMPLE_TOP_N_SIGMA,
+    DEND_SAMPLE_TOP_K,
+    DEND_SAMPLE_TYPICAL,
+    DEND_SAMPLE_TOP_P,
+    DEND_SAMPLE_MIN_P,
+    DEND_SAMPLE_XTC,
+    DEND_SAMPLE_MIROSTAT,
+    DEND_SAMPLE_TEMPERATURE
+} dend_sample_stage;
+
+#define DEND_BAN (-1e30f) /* a bias of this or less bans the token */
+
+typedef struct dend_logit_bias {
+    int32_t token;
+    float bias; /* added to the logit; minus infinity also bans */
+} dend_logit_bias;
+
+/* How to choose a token. Zeroed = greedy. Bans come first of all; then the stages in their order; the stages that
+ * remove tokens act on the distribution at temperature 1, each on what the ones before have left; the temperature
+ * then shapes what survives (unless `order` has it earlier). Ties go to the lower token id. At temperature 0 only
+ * bans, bias, penalties and DRY count, and the best token is taken. */
 typedef struct dend_sample_params {
     float temperature; /* 0 = greedy */
     uint32_t top_k;    /* 0 = off */
     float top_p;       /* 0 or >= 1 = off */
     float min_p;       /* 0 = off: else drop tokens below min_p * the best */
     uint64_t salt;     /* a new salt draws anew at the same position */
+
+    float typical_p;   /* locally typical sampling (Meister et al., TACL 2023); 0 or >= 1 = off */
+    float top_n_sigma; /* keep logits within so many standard deviations of the best (Tang et al., arXiv
+                              2411.07641); 0 = off */
+    float
+        xtc_probability; /* exclude top choices (p-e-w, text-generation-webui #6335): how often; 0 = off, at most 1 */
+    float
+        xtc_threshold; /* all tokens of this probability or more but the least of them go; 0 = 0.1, at most 1 */
+    float mirostat_tau; /* Mirostat v2 (Basu et al., ICLR 2021): surprise aimed at, bits; 0 = off */
+    float mirostat_eta; /* its learning rate; 0 = 0.1 */
+
+    /* On the tokens among the last penalty_last_n, prompt included. */
+    float repeat_penalty;    /* divides a positive logit, multiplies another (CTRL: Keskar et al., arXiv
+                                1909.05858, section 4.1); 0 or 1 = off */
+    float frequency_penalty; /* subtracted for each time (OpenAI's API); may be negative; 0 = off */
+    float presence_penalty;  /* subtracted once (OpenAI's API); may be negative; 0 = off */
+    uint32_t penalty_last_n; /* 0 = 64, UINT32_MAX = all */
+
+    /* DRY (p-e-w, text-generation-webui #5677): a token that would lengthen a repetition of L tokens, at least
+     * dry_allowed_length, to L + 1 loses dry_multiplier * dry_base^(L - dry_allowed_length). */
+    float dry_multiplier;        /* 0 = off */
+    float dry_base;              /* 0 = 1.75, at least 1 */
+    uint32_t dry_allowed_length; /* 0 = 2 */
+    uint32_t dry_last_n;         /* tokens that it looks at; 0 = all */
+
+    const dend_logit_bias *bias; /* [n_bias]; of equal tokens the biases add up */
+    uint32_t n_bias;
+    /* Of the engine's model, or NULL. With banned strings, a token is banned that would complete one in the bytes
+     * of the sequence (control tokens have none), wherever the string began. Only the completing token is: the
+     * beginning of a banned string may stand. Breakers serve DRY. */
+    const dend_text_rules *rules;
+    /* dend_sample_stage, 0 behind the last; all 0 = in the order of the enum. Each stage once; those that are on
+     * must be there. */
+    uint8_t order[16];
 } dend_sample_params;
 
 typedef struct dend_sampled {
     int32_t token;
-    float logprob; /* under the model's own distribution: temperature 1, no filter */
+    float logprob; /* under the model's own distribution: temperature 1, no filter, no penalty */
 } dend_sampled;
 
 /* Chooses a token by keyed Gumbel sampling: argmax of logit / temperature +
- * gumbel(stream, position, token), an exact draw that depends on nothing else.
- * Does not append it.  Returns: OK, STALE, WAITING, NO_LOGITS, ARGUMENT. */
+ * gumbel(stream, position, token), an exact draw that depends on nothing else
+ * but what the filters look at: the sequence's tokens and, for mirostat, its
+ * control: bits of surprise of the tokens that were drawn with mirostat and then
+ * appended, to this sequence or to what it was forked from. It is the sequence's: it goes along
+ * with forks, rewinds, saving and loading (a loaded sequence that is rewound by more than
+ * 15 such tokens begins anew). tau and eta may change at any time.
+ * Does not append the token.  Returns: OK, STALE, WAITING, NO_LOGITS; ARGUMENT (a parameter that is no finite
+ * number or out of range, a bad order, rules of another model); TOKEN (a bias of a token that there is not);
+ * NO_TOKENS: all are banned; UNSUPPORTED (DEND_NO_SAMPLERS). */
 DEND_API dend_status dend_sample(dend_engine *engine, dend_seq seq, const dend_sample_params *params,
                                  dend_sampled *out);
-/* The same on the caller's own logits [n]; scratch holds n uint32_t. */
+/* The same on the caller's own logits [n], for parameters up to salt (others: ARGUMENT); scratch holds n
+ * uint32_t. */
 DEND_API dend_status dend_sample_logits(const float *logits, uint32_t n, const dend_sample_params *params,
                                         uint64_t stream, uint64_t position, uint32_t *scratch,
                                         dend_sampled *out);
+
+/* What the filters look at beside logits. Zeroed = nothing. */
+typedef struct dend_sample_past {
+    const int32_t *tokens; /* [n_tokens] of the sequence, the newest last; what lies before no filter sees */
+    uint32_t n_tokens;
+    uint32_t n_surprises; /* mirostat: tokens drawn with it so far */
+    double surprise;      /* and the sum of -logprob / ln 2 of them */
+} dend_sample_past;
+
+/* Bytes that dend_sample_after needs for n logits and n_tokens of the past. */
+DEND_API size_t dend_sample_scratch(uint32_t n, uint32_t n_tokens);
+/* dend_sample_logits with all parameters.  Params: past NULL = nothing; scratch holds
+ * dend_sample_scratch(n, past->n_tokens) bytes, as malloc gives them.  Returns: OK, ARGUMENT, TOKEN, NO_TOKENS, UNSUPPORTED, as
+ * dend_sample.  Cost: O(n) for each stage that is on, typical and top_p O(n log n) at worst; O(n_tokens). */
+DEND_API dend_status dend_sample_after(const float *logits, uint32_t n, const dend_sample_params *params,
+                                       uint64_t stream, uint64_t position, const dend_sample_past *past,
+                                       void *scratch, dend_sampled *out);
 /* dend_step, dend_sample, dend_seq_append: the next token of one sequence.
  * params NULL = greedy.  Returns: OK; END for an end token, which is reported
  * and not appended; errors of the three calls, after which what the step
@@ -553,6 +739,12 @@ typedef struct dend_tree {
 DEND_API dend_status dend_tree_eval(dend_engine *engine, const dend_tree *trees, uint32_t n_trees);
 /* Logits [V] after row `row` of tree `tree` of the last dend_tree_eval; NULL when there is none. */
 DEND_API const float *dend_tree_logits(const dend_engine *engine, uint32_t tree, uint32_t row);
+/* Chooses the token behind row `row` of tree `tree` of the last dend_tree_eval: what dend_sample would choose if
+ * the path to it had been appended, its tokens drawn with the same parameters. For mirostat's control a token of
+ * the path counts if dend_sample, or this call, has drawn it behind its parent.
+ * Returns: as dend_sample; ARGUMENT also when there is no such row, or its sequence has changed. */
+DEND_API dend_status dend_tree_sample(dend_engine *engine, uint32_t tree, uint32_t row,
+                                      const dend_sample_params *params, dend_sampled *out);
 /* Appends the path from the root to `row`, its KV and logits, to the tree's
  * sequence: the same state as appending and stepping those tokens. Once a
  * tree, and only while its sequence is as it was.
@@ -592,7 +784,8 @@ typedef struct dend_request_id {
 /* What is asked for. Zeroed but for seq: greedy, until the model ends it. */
 typedef struct dend_request {
     dend_seq seq;              /* holds the prompt, at least one token */
-    dend_sample_params params; /* read when submitted */
+    dend_sample_params params; /* copied when submitted; what it points to must live until the request ends.
+                                  Stop strings of its rules end the request. */
     uint32_t max_tokens;       /* 0 = until the end, or until the context is full */
     int32_t priority;          /* -100 to 100, higher first */
     uint32_t user;             /* account, below n_users */
@@ -613,12 +806,16 @@ typedef enum dend_request_state {
 typedef struct dend_request_info {
     dend_request_state state;
     /* PENDING until done. Then OK: max_tokens, or on_token said so; END: the
-     * model ended it; CONTEXT_FULL; QUOTA; CANCELLED; DEADLINE; STALE: its
+     * model ended it, or a stop string did; CONTEXT_FULL; NO_TOKENS; QUOTA; CANCELLED; DEADLINE; STALE: its
      * sequence was dropped; NO_BLOCKS; NO_LOGITS: its sequence was emptied. */
     dend_status status;
     dend_seq seq;
-    uint32_t n_prompt;       /* tokens when submitted */
-    uint32_t n_generated;    /* tokens since */
+    uint32_t n_prompt;    /* tokens when submitted */
+    uint32_t n_generated; /* tokens since, those of a stop string included */
+    /* Bytes of the generated tokens that are text: what precedes a stop string, and until the request is done, what
+     * no stop string can take back, in whole UTF-8 characters if there are rules. In on_token the token counts. */
+    uint64_t n_text;
+    bool stopped;            /* a stop string ended it */
     uint64_t queue_us;       /* from submission to the first batch that served it, or until now */
     uint64_t first_token_us; /* from submission to the first token; 0 = none yet */
     uint64_t total_us;       /* from submission to the end, or until now */

@@ -39,6 +39,7 @@ static dend_status dendp_fail(dend_error *err, dend_status status, const char *m
         err->msg = msg;
         err->where = where;
         err->room_line = (uint32_t)line;
+        err->file = NULL;
     }
     return status;
 }

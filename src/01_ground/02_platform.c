@@ -455,6 +455,38 @@ static void dendp_file_close(dendp_file *file) {
     memset(file, 0, sizeof *file);
 }
 
+/* Whether there is something at a path that can be opened. */
+static bool dendp_path_exists(const char *path) {
+#if DENDP_POSIX
+    struct stat st;
+    return stat(path, &st) == 0;
+#else
+    FILE *f = fopen(path, "rb");
+    if (f) {
+        fclose(f);
+    }
+    return f != NULL;
+#endif
+}
+
+/* Whether a path is that of a folder. Elsewhere than on POSIX: of one with a config.json, and no file. */
+static bool dendp_path_is_folder(const char *path) {
+#if DENDP_POSIX
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+#else
+    static const char inside[] = "/config.json";
+    char buf[1024];
+    size_t n = strlen(path);
+    if (dendp_path_exists(path) || n + sizeof inside > sizeof buf) {
+        return false;
+    }
+    memcpy(buf, path, n);
+    memcpy(buf + n, inside, sizeof inside);
+    return dendp_path_exists(buf);
+#endif
+}
+
 #if DENDP_POSIX
 /* Reads [0, size) of a descriptor. */
 static bool dendp_fd_read_all(int fd, unsigned char *dst, uint64_t size) {

@@ -401,3 +401,85 @@ static const char *dendp_type_refusal(uint32_t id) {
         return "unknown tensor type";
     }
 }
+
+/* -- floats to blocks: what a load may ask for --------------------------------- */
+
+/* How far from zero a block of 32 reaches: the greatest magnitude, and the value that has it first. */
+static float dendp_block_reach(const float *in, float *value) {
+    float most = 0.0f;
+    int j;
+    *value = in[0];
+    for (j = 0; j < 32; j++) {
+        float magnitude = in[j] < 0.0f ? -in[j] : in[j];
+        if (magnitude > most) {
+            most = magnitude;
+            *value = in[j];
+        }
+    }
+    return most;
+}
+
+/* A float to the nearest integer, halves away from zero, cut to [-127, 127]. In
+ * integers, so that no compiler can fuse the product that gave x into a sum. */
+static int32_t dendp_round8(float x) {
+    uint32_t bits = dendp_f32_bits(x), exponent = bits >> 23 & 255u, m = (bits & 0x7fffffu) | 0x800000u;
+    int32_t q = 0;
+    if (exponent >= 127 + 7) {
+        q = 127; /* 128 and more, infinity, NaN */
+    } else if (exponent >= 127 - 1) {
+        uint32_t shift = 127 + 23 - exponent; /* 17 to 24 */
+        q = (int32_t)((m + ((uint32_t)1 << (shift - 1))) >> shift);
+        q = q > 127 ? 127 : q;
+    }
+    return bits >> 31 ? -q : q;
+}
+
+/* in [n_blocks][32] -> Q8_0: d is the reach / 127. The bits are those of the gguf package's quantize. */
+static void dendp_encode_q8_0(const float *in, uint64_t n_blocks, unsigned char *out) {
+    for (; n_blocks > 0; n_blocks--, in += 32, out += 34) {
+        float first, d = dendp_block_reach(in, &first) / 127.0f, inverse = d == 0.0f ? 0.0f : 1.0f / d;
+        uint32_t half = dendp_f32_to_f16(d);
+        int j;
+        out[0] = (unsigned char)half;
+        out[1] = (unsigned char)(half >> 8);
+        for (j = 0; j < 32; j++) {
+            out[2 + j] = (unsigned char)(dendp_round8(in[j] * inverse) & 255);
+        }
+    }
+}
+
+/* x / d + 8.5 of Q4_0 in single precision, cut to a whole number from 0 to 15.
+ * The sum of doubles is exact, and `half` is half a float's last place there:
+ * what a float would round up to a whole number reaches it too. A sum of floats
+ * might be fused with the product, which rounds otherwise. */
+static uint32_t dendp_round4(float x, float inverse) {
+    float quotient = x * inverse;
+    double v = (double)quotient + 8.5, half = 1.0 / (1 << 25);
+    if (!(v >= 0.5)) { /* NaN too */
+        return 0;
+    }
+    if (v >= 15.0) {
+        return 15;
+    }
+    half *= v >= 8.0 ? 16.0 : v >= 4.0 ? 8.0 : v >= 2.0 ? 4.0 : v >= 1.0 ? 2.0 : 1.0;
+    return (uint32_t)(v + half);
+}
+
+/* in [n_blocks][32] -> Q4_0: d is the value that reaches furthest / -8. The bits are those of the gguf package. */
+static void dendp_encode_q4_0(const float *in, uint64_t n_blocks, unsigned char *out) {
+    for (; n_blocks > 0; n_blocks--, in += 32, out += 18) {
+        float first, d, inverse;
+        uint32_t half;
+        int j;
+        (void)dendp_block_reach(in, &first);
+        d = first / -8.0f;
+        inverse = d == 0.0f ? 0.0f : 1.0f / d;
+        half = dendp_f32_to_f16(d);
+        out[0] = (unsigned char)half;
+        out[1] = (unsigned char)(half >> 8);
+        for (j = 0; j < 16; j++) {
+            out[2 + j] =
+                (unsigned char)(dendp_round4(in[j], inverse) | dendp_round4(in[j + 16], inverse) << 4);
+        }
+    }
+}

@@ -40,6 +40,12 @@
  * are copied, and tensor data is read when asked for. Keys, names and strings
  * are always copied, each with a zero behind it. All copies live in a chain.
  *
+ * The catalogue that opening makes serves another container too: room 02.07
+ * turns a folder of safetensors into the same keys, names and shapes, so that
+ * no later room asks which it was. There a tensor may lie in another file than
+ * the first, in memory of the catalogue's own, or be stored in another way than
+ * it is presented; only room 02.05, which reads tensors, sees that.
+ *
  * Look-ups are binary searches over indices sorted by name; the sort is a heap
  * sort, so O(n log n) on hostile input too, without recursion.
  * Cost of opening: O(metadata bytes * log n).
@@ -86,6 +92,14 @@ typedef struct dendp_gguf_kv {
     uint64_t elems_bytes;
 } dendp_gguf_kv;
 
+/* How a tensor is made of what is stored, where that is another thing (room 02.05). */
+typedef struct dendp_convert {
+    const dendp_type *stored;
+    uint64_t n_rows, n_cols; /* of values, as the conversion walks them */
+    uint32_t n_heads;        /* rows are in another order within each of so many heads; 0 = in the same */
+    bool plus_one;           /* 1 is added to each value */
+} dendp_convert;
+
 typedef struct dendp_gguf_tensor {
     const char *name; /* 0-terminated */
     uint32_t name_len, n_dims;
@@ -94,10 +108,16 @@ typedef struct dendp_gguf_tensor {
     uint64_t offset; /* of the data in the file */
     uint64_t n_bytes, n_elems;
     uint64_t where; /* of its record in the file */
+    /* containers other than GGUF: */
+    uint32_t shard;               /* the file it lies in: 0 = g->file, n = g->shards[n - 1] */
+    const unsigned char *memory;  /* its bytes, where they lie in no file */
+    const dendp_convert *convert; /* NULL = it is presented as it is stored */
 } dendp_gguf_tensor;
 
 typedef struct dendp_gguf {
     dendp_file file;
+    dendp_file *shards; /* [n_shards] more files of weights; NULL when there are none */
+    uint32_t n_shards;
     dendp_chain chain;
     uint32_t version;
     uint64_t alignment, data_offset;
@@ -793,14 +813,24 @@ static dend_status dendp_gguf_take_tensors(dendp_gguf *g, dendp_cursor *c, dend_
     return dendp_gguf_place(g, err);
 }
 
+/* Closes files that dendp_gguf.shards was made of. */
+static void dendp_gguf_close_shards(dendp_file *shards, uint32_t n_shards, const dend_allocator *allocator) {
+    uint32_t i;
+    for (i = 0; i < n_shards; i++) {
+        dendp_file_close(&shards[i]);
+    }
+    dendp_free(allocator, shards, (uint64_t)n_shards * sizeof *shards);
+}
+
 static void dendp_gguf_close(dendp_gguf *g) {
+    dendp_gguf_close_shards(g->shards, g->n_shards, &g->chain.allocator);
     dendp_chain_free(&g->chain);
     dendp_file_close(&g->file);
     memset(g, 0, sizeof *g);
 }
 
-/* Makes g->file from the one source that the description names. */
-static dend_status dendp_gguf_source(dendp_gguf *g, const dend_model_desc *desc, dend_error *err) {
+/* Checks what all models have in common in their descriptions. */
+static dend_status dendp_model_desc_check(const dend_model_desc *desc, dend_error *err) {
     int n_sources = (desc->path ? 1 : 0) + (desc->data ? 1 : 0) + (desc->reader.read ? 1 : 0);
     if (desc->canary_begin_ != 0 || desc->canary_end_ != 0) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "model description was not zeroed", 0);
@@ -808,21 +838,26 @@ static dend_status dendp_gguf_source(dendp_gguf *g, const dend_model_desc *desc,
     if (n_sources != 1 || (desc->data_size != 0 && !desc->data)) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "a model needs exactly one of path, data and reader", 0);
     }
+    return DEND_OK;
+}
+
+/* Opens the one source that the description names. */
+static dend_status dendp_model_source(dendp_file *file, const dend_model_desc *desc, dend_error *err) {
     if (desc->path) {
-        return dendp_file_open(&g->file, desc->path, !desc->no_mmap, &desc->allocator, err);
+        return dendp_file_open(file, desc->path, !desc->no_mmap, &desc->allocator, err);
     }
-    g->file.allocator = desc->allocator;
+    file->allocator = desc->allocator;
     if (desc->data) {
-        g->file.data = (const unsigned char *)desc->data;
-        g->file.size = desc->data_size;
+        file->data = (const unsigned char *)desc->data;
+        file->size = desc->data_size;
     } else {
-        g->file.reader = desc->reader;
-        g->file.size = desc->reader.size;
+        file->reader = desc->reader;
+        file->size = desc->reader.size;
     }
-    if (g->file.size == 0) {
+    if (file->size == 0) {
         return DENDP_FAIL(err, DEND_ERR_FORMAT, "file is empty", 0);
     }
-    if (g->file.size > UINT64_MAX / 2) { /* so that offsets plus an alignment cannot overflow */
+    if (file->size > UINT64_MAX / 2) { /* so that offsets plus an alignment cannot overflow */
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "reader.size is no size of a file", 0);
     }
     return DEND_OK;
@@ -837,7 +872,10 @@ static dend_status dendp_gguf_open(dendp_gguf *g, const dend_model_desc *desc, d
     dend_status status;
     memset(g, 0, sizeof *g);
     g->chain.allocator = desc->allocator;
-    status = dendp_gguf_source(g, desc, err);
+    status = dendp_model_desc_check(desc, err);
+    if (status == DEND_OK) {
+        status = dendp_model_source(&g->file, desc, err);
+    }
     if (status == DEND_OK) {
         cursor.file = &g->file;
         cursor.at = 0;
@@ -855,22 +893,4 @@ static dend_status dendp_gguf_open(dendp_gguf *g, const dend_model_desc *desc, d
         dendp_gguf_close(g);
     }
     return status;
-}
-
-/* -- tensor data ------------------------------------------------------------------------ */
-
-/* The bytes of a tensor where they lie in memory, [n_bytes]; NULL behind a read
- * callback. Aligned as the file says only where the caller's memory is. */
-static const unsigned char *dendp_gguf_tensor_data(const dendp_gguf *g, const dendp_gguf_tensor *t) {
-    return g->file.data ? g->file.data + t->offset : NULL;
-}
-
-/* Copies bytes [first_byte, first_byte + n_bytes) of a tensor.
- * Returns: OK; ARGUMENT outside the tensor; IO when the callback fails. */
-static dend_status dendp_gguf_read_tensor(const dendp_gguf *g, const dendp_gguf_tensor *t,
-                                          uint64_t first_byte, uint64_t n_bytes, void *dst) {
-    if (first_byte > t->n_bytes || n_bytes > t->n_bytes - first_byte) {
-        return DEND_ERR_ARGUMENT;
-    }
-    return dendp_file_read(&g->file, t->offset + first_byte, dst, n_bytes) ? DEND_OK : DEND_ERR_IO;
 }

@@ -8,18 +8,25 @@
  *
  * A family is a row of dendp_families: the pre-norm transformer
  *
- *     x += O attention(rope(Q norm(x)), rope(K norm(x)), V norm(x))
- *     x += down(silu(gate norm(x)) * up norm(x))
+ *     x  = embed(token) [* sqrt(D)]
+ *     x += [norm] O attention(rope([norm] Q norm(x)), rope([norm] K norm(x)), V norm(x))
+ *     x += [norm] down(act(gate norm(x)) * up norm(x))
  *
- * and what varies in it. A new family adds a row here, a flag where it differs
- * in a new way, and its tensors to dendp_tensor_specs; rooms that read a flag
- * never ask for a name.
+ * and what varies in it. What stands in brackets is there when its tensor is,
+ * or its flag; a bias may stand behind each matrix; act is SiLU or GELU. A new
+ * family adds a row here, a flag where it differs in a new way, and its tensors
+ * to dendp_tensor_specs; rooms that read a flag never ask for a name.
  *
- * Rotary embedding turns pairs of a head's values. Which two make a pair:
+ * SLIDING layers see no further than a window: position q sees k when
+ * q - k < window. Which layers slide is a bit each (dendp_config_slides).
+ *
+ * Rotary embedding turns pairs of a head's values by position * frequency,
+ * which is base^(-2i/n) of pair i, scaled as the file says (dendp_rope). Sliding
+ * layers may have frequencies of their own. Which two values make a pair:
  *
  *     INTERLEAVED  (0, 1) (2, 3) ...    llama: converters reorder the rows of
  *                                       Q and K so that this gives the same
- *     HALVES       (0, n/2) (1, n/2+1)  qwen2, as the original models do it
+ *     HALVES       (0, n/2) (1, n/2+1)  qwen and gemma, as the original models do it
  *
  * A file that asks for anything that the formulas above lack is refused with
  * its reason: computing on without it would give wrong tokens and no error.
@@ -43,37 +50,6 @@
 
 typedef enum dendp_rope_kind { DENDP_ROPE_INTERLEAVED, DENDP_ROPE_HALVES } dendp_rope_kind;
 
-typedef struct dendp_family {
-    const char *arch; /* general.architecture */
-    dendp_rope_kind rope;
-    bool qkv_bias; /* q, k and v have a bias */
-} dendp_family;
-
-static const dendp_family dendp_families[] = {
-    {"llama", DENDP_ROPE_INTERLEAVED, false}, /* TinyLlama, SmolLM2, Llama 2 and 3 */
-    {"qwen2", DENDP_ROPE_HALVES, true},       /* Qwen2, Qwen2.5 */
-};
-
-#define DENDP_N_FAMILIES (sizeof dendp_families / sizeof dendp_families[0])
-
-typedef struct dendp_config {
-    const dendp_family *family;
-    uint32_t n_vocab;     /* V */
-    uint32_t n_layers;    /* L */
-    uint32_t n_embd;      /* D */
-    uint32_t n_heads;     /* H, a multiple of G */
-    uint32_t n_kv_heads;  /* G */
-    uint32_t head_dim;    /* d, even; H * d need not be D */
-    uint32_t n_rot;       /* values of a head that rope turns: even, at most d, the first ones */
-    uint32_t n_ff;        /* F */
-    uint32_t n_ctx_train; /* tokens */
-    float norm_eps;
-    float rope_base;
-    float rope_scale;    /* positions are multiplied by it: linear scaling; 1 = none */
-    bool tied_head;      /* there is no output.weight: the embedding is the head */
-    bool has_rope_freqs; /* rope_freqs.weight divides the frequency of each pair */
-} dendp_config;
-
 /* -- the tensors of a model ---------------------------------------------------- */
 
 typedef enum dendp_tensor_role {
@@ -89,12 +65,112 @@ typedef enum dendp_tensor_role {
     DENDP_TENSOR_Q_BIAS,
     DENDP_TENSOR_K_BIAS,
     DENDP_TENSOR_V_BIAS,
+    DENDP_TENSOR_O_BIAS,
+    DENDP_TENSOR_Q_NORM,
+    DENDP_TENSOR_K_NORM,
+    DENDP_TENSOR_ATTN_POST_NORM,
     DENDP_TENSOR_FFN_NORM,
     DENDP_TENSOR_GATE,
     DENDP_TENSOR_UP,
     DENDP_TENSOR_DOWN,
+    DENDP_TENSOR_GATE_BIAS,
+    DENDP_TENSOR_UP_BIAS,
+    DENDP_TENSOR_DOWN_BIAS,
+    DENDP_TENSOR_FFN_POST_NORM,
     DENDP_N_TENSOR_ROLES
 } dendp_tensor_role;
+
+/* Sets of roles. */
+#define DENDP_HAS(role) ((uint32_t)1 << DENDP_TENSOR_##role)
+#define DENDP_HAS_PLAIN                                                                                      \
+    (DENDP_HAS(EMBD) | DENDP_HAS(OUT_NORM) | DENDP_HAS(ATTN_NORM) | DENDP_HAS(Q) | DENDP_HAS(K) |            \
+     DENDP_HAS(V) | DENDP_HAS(O) | DENDP_HAS(FFN_NORM) | DENDP_HAS(GATE) | DENDP_HAS(UP) | DENDP_HAS(DOWN))
+#define DENDP_HAS_QKV_BIASES (DENDP_HAS(Q_BIAS) | DENDP_HAS(K_BIAS) | DENDP_HAS(V_BIAS))
+#define DENDP_HAS_OTHER_BIASES                                                                               \
+    (DENDP_HAS(O_BIAS) | DENDP_HAS(GATE_BIAS) | DENDP_HAS(UP_BIAS) | DENDP_HAS(DOWN_BIAS))
+#define DENDP_HAS_QK_NORMS (DENDP_HAS(Q_NORM) | DENDP_HAS(K_NORM))
+#define DENDP_HAS_POST_NORMS (DENDP_HAS(ATTN_POST_NORM) | DENDP_HAS(FFN_POST_NORM))
+#define DENDP_HAS_OWN_HEAD DENDP_HAS(HEAD)
+#define DENDP_HAS_ROPE_FREQS DENDP_HAS(ROPE_FREQS)
+
+/* Which layers slide when the file states a window and no pattern: none of them, since the family has no such
+ * layers; all; or all but every n-th. */
+#define DENDP_SLIDES_NEVER (-1)
+#define DENDP_SLIDES_ALWAYS 0
+
+typedef struct dendp_family {
+    const char *arch; /* general.architecture */
+    dendp_rope_kind rope;
+    uint32_t needs, allows; /* sets of roles: each model has these tensors, and may have those */
+    int32_t slides;         /* DENDP_SLIDES_*, or n */
+    float local_rope_base;  /* of sliding layers, where the file says nothing; 0 = that of the others */
+    uint32_t wide_layers;   /* in models of so many layers scores are scaled by D/H, not by d; 0 = in none */
+    bool gelu;              /* act is GELU, not SiLU */
+    bool scaled_embd;       /* by sqrt(D) */
+} dendp_family;
+
+static const dendp_family dendp_families[] = {
+    /* TinyLlama, SmolLM2, Llama 1 to 3, and Mistral, which converters call llama too */
+    {"llama", DENDP_ROPE_INTERLEAVED, DENDP_HAS_PLAIN,
+     DENDP_HAS_OWN_HEAD | DENDP_HAS_ROPE_FREQS | DENDP_HAS_QKV_BIASES | DENDP_HAS_OTHER_BIASES,
+     DENDP_SLIDES_ALWAYS, 0, 0, false, false},
+    {"mistral", DENDP_ROPE_INTERLEAVED, DENDP_HAS_PLAIN, DENDP_HAS_OWN_HEAD | DENDP_HAS_ROPE_FREQS,
+     DENDP_SLIDES_ALWAYS, 0, 0, false, false},
+    /* Qwen2, Qwen2.5 */
+    {"qwen2", DENDP_ROPE_HALVES, DENDP_HAS_PLAIN | DENDP_HAS_QKV_BIASES,
+     DENDP_HAS_OWN_HEAD | DENDP_HAS_ROPE_FREQS, DENDP_SLIDES_NEVER, 0, 0, false, false},
+    {"qwen3", DENDP_ROPE_HALVES, DENDP_HAS_PLAIN | DENDP_HAS_QK_NORMS,
+     DENDP_HAS_OWN_HEAD | DENDP_HAS_ROPE_FREQS, DENDP_SLIDES_NEVER, 0, 0, false, false},
+    /* the text of Gemma 3; its 27B is the one with 62 layers */
+    {"gemma3", DENDP_ROPE_HALVES, DENDP_HAS_PLAIN | DENDP_HAS_QK_NORMS | DENDP_HAS_POST_NORMS,
+     DENDP_HAS_OWN_HEAD, 6, 10000, 62, true, true},
+};
+
+#define DENDP_N_FAMILIES (sizeof dendp_families / sizeof dendp_families[0])
+
+/* The frequencies of some layers.
+ * LINEAR  (Chen et al., "Extending context window of large language models via
+ *         positional interpolation", 2023): all frequencies times `scale`.
+ * YARN    (Peng et al., "YaRN: efficient context window extension of large
+ *         language models", 2023): pairs up to `low` turn fast and keep their
+ *         frequency, those from `high` on turn slowly and are scaled, and
+ *         those between are mixed. The rotated part is multiplied by `magnitude`. */
+typedef struct dendp_rope {
+    float base;
+    float scale;     /* 1 = none */
+    float magnitude; /* cos and sin are multiplied by it: 1 = none */
+    bool yarn;
+    float low, high; /* with yarn */
+} dendp_rope;
+
+typedef struct dendp_config {
+    const dendp_family *family;
+    uint32_t tensors;     /* set of roles that the model has */
+    uint32_t n_vocab;     /* V */
+    uint32_t n_layers;    /* L */
+    uint32_t n_embd;      /* D */
+    uint32_t n_heads;     /* H, a multiple of G */
+    uint32_t n_kv_heads;  /* G */
+    uint32_t head_dim;    /* d, even; H * d need not be D */
+    uint32_t n_rot;       /* values of a head that rope turns: even, at most d, the first ones */
+    uint32_t n_ff;        /* F */
+    uint32_t n_ctx_train; /* tokens */
+    uint32_t n_ctx_orig;  /* tokens that it was trained for before its positions were scaled; 0 = n_ctx_train */
+    float norm_eps;
+    float embd_scale;    /* rows of the embedding are multiplied by it: 1 = none */
+    float score_width;   /* scores are divided by its root */
+    dendp_rope rope;     /* of layers that see everything */
+    dendp_rope rope_local; /* of sliding layers */
+    bool tied_head;      /* there is no output.weight: the embedding is the head */
+    bool has_rope_freqs; /* rope_freqs.weight divides the frequency of each pair */
+    uint32_t window;     /* of sliding layers, in tokens; 0 = there are none */
+    uint32_t sliding[DENDP_MAX_LAYERS / 32]; /* a bit for each layer */
+} dendp_config;
+
+/* Whether a layer sees no further than the window. */
+static bool dendp_config_slides(const dendp_config *c, uint32_t layer) {
+    return c->sliding[layer / 32] >> (layer % 32) & 1u;
+}
 
 /* A size by name; dendp_config_extent gives the number. */
 typedef enum dendp_extent {
@@ -104,51 +180,51 @@ typedef enum dendp_extent {
     DENDP_EXTENT_FF,
     DENDP_EXTENT_Q,        /* H * d */
     DENDP_EXTENT_KV,       /* G * d */
+    DENDP_EXTENT_HEAD,     /* d */
     DENDP_EXTENT_ROT_PAIRS /* n_rot / 2 */
 } dendp_extent;
-
-/* In which models a tensor exists. */
-typedef enum dendp_when {
-    DENDP_WHEN_ALWAYS,
-    DENDP_WHEN_UNTIED,
-    DENDP_WHEN_ROPE_FREQS,
-    DENDP_WHEN_QKV_BIAS
-} dendp_when;
 
 typedef struct dendp_tensor_spec {
     dendp_tensor_role role; /* = its index in the table */
     const char *name;       /* %u stands for the layer */
     dendp_extent rows;      /* dims[1]: outputs */
     dendp_extent cols;      /* dims[0]: inputs, contiguous */
-    dendp_when when;
     const char *missing, *misshapen; /* the errors */
 } dendp_tensor_spec;
 
-#define DENDP_SPEC(role, name, rows, cols, when)                                                             \
+#define DENDP_SPEC(role, name, rows, cols)                                                                   \
     {                                                                                                        \
-        DENDP_TENSOR_##role, name, DENDP_EXTENT_##rows, DENDP_EXTENT_##cols, DENDP_WHEN_##when,              \
-            name " is missing", name " has the wrong shape"                                                  \
+        DENDP_TENSOR_##role, name, DENDP_EXTENT_##rows, DENDP_EXTENT_##cols, name " is missing",             \
+            name " has the wrong shape"                                                                      \
     }
 
 /* The one list of tensors: the check below and the loader walk it. */
 static const dendp_tensor_spec dendp_tensor_specs[DENDP_N_TENSOR_ROLES] = {
-    /* role, name, rows, columns, when */
-    DENDP_SPEC(EMBD, "token_embd.weight", VOCAB, EMBD, ALWAYS),
-    DENDP_SPEC(OUT_NORM, "output_norm.weight", ONE, EMBD, ALWAYS),
-    DENDP_SPEC(HEAD, "output.weight", VOCAB, EMBD, UNTIED),
-    DENDP_SPEC(ROPE_FREQS, "rope_freqs.weight", ONE, ROT_PAIRS, ROPE_FREQS),
-    DENDP_SPEC(ATTN_NORM, "blk.%u.attn_norm.weight", ONE, EMBD, ALWAYS),
-    DENDP_SPEC(Q, "blk.%u.attn_q.weight", Q, EMBD, ALWAYS),
-    DENDP_SPEC(K, "blk.%u.attn_k.weight", KV, EMBD, ALWAYS),
-    DENDP_SPEC(V, "blk.%u.attn_v.weight", KV, EMBD, ALWAYS),
-    DENDP_SPEC(O, "blk.%u.attn_output.weight", EMBD, Q, ALWAYS),
-    DENDP_SPEC(Q_BIAS, "blk.%u.attn_q.bias", ONE, Q, QKV_BIAS),
-    DENDP_SPEC(K_BIAS, "blk.%u.attn_k.bias", ONE, KV, QKV_BIAS),
-    DENDP_SPEC(V_BIAS, "blk.%u.attn_v.bias", ONE, KV, QKV_BIAS),
-    DENDP_SPEC(FFN_NORM, "blk.%u.ffn_norm.weight", ONE, EMBD, ALWAYS),
-    DENDP_SPEC(GATE, "blk.%u.ffn_gate.weight", FF, EMBD, ALWAYS),
-    DENDP_SPEC(UP, "blk.%u.ffn_up.weight", FF, EMBD, ALWAYS),
-    DENDP_SPEC(DOWN, "blk.%u.ffn_down.weight", EMBD, FF, ALWAYS),
+    /* role, name, rows, columns */
+    DENDP_SPEC(EMBD, "token_embd.weight", VOCAB, EMBD),
+    DENDP_SPEC(OUT_NORM, "output_norm.weight", ONE, EMBD),
+    DENDP_SPEC(HEAD, "output.weight", VOCAB, EMBD),
+    DENDP_SPEC(ROPE_FREQS, "rope_freqs.weight", ONE, ROT_PAIRS),
+    DENDP_SPEC(ATTN_NORM, "blk.%u.attn_norm.weight", ONE, EMBD),
+    DENDP_SPEC(Q, "blk.%u.attn_q.weight", Q, EMBD),
+    DENDP_SPEC(K, "blk.%u.attn_k.weight", KV, EMBD),
+    DENDP_SPEC(V, "blk.%u.attn_v.weight", KV, EMBD),
+    DENDP_SPEC(O, "blk.%u.attn_output.weight", EMBD, Q),
+    DENDP_SPEC(Q_BIAS, "blk.%u.attn_q.bias", ONE, Q),
+    DENDP_SPEC(K_BIAS, "blk.%u.attn_k.bias", ONE, KV),
+    DENDP_SPEC(V_BIAS, "blk.%u.attn_v.bias", ONE, KV),
+    DENDP_SPEC(O_BIAS, "blk.%u.attn_output.bias", ONE, EMBD),
+    DENDP_SPEC(Q_NORM, "blk.%u.attn_q_norm.weight", ONE, HEAD),
+    DENDP_SPEC(K_NORM, "blk.%u.attn_k_norm.weight", ONE, HEAD),
+    DENDP_SPEC(ATTN_POST_NORM, "blk.%u.post_attention_norm.weight", ONE, EMBD),
+    DENDP_SPEC(FFN_NORM, "blk.%u.ffn_norm.weight", ONE, EMBD),
+    DENDP_SPEC(GATE, "blk.%u.ffn_gate.weight", FF, EMBD),
+    DENDP_SPEC(UP, "blk.%u.ffn_up.weight", FF, EMBD),
+    DENDP_SPEC(DOWN, "blk.%u.ffn_down.weight", EMBD, FF),
+    DENDP_SPEC(GATE_BIAS, "blk.%u.ffn_gate.bias", ONE, FF),
+    DENDP_SPEC(UP_BIAS, "blk.%u.ffn_up.bias", ONE, FF),
+    DENDP_SPEC(DOWN_BIAS, "blk.%u.ffn_down.bias", ONE, EMBD),
+    DENDP_SPEC(FFN_POST_NORM, "blk.%u.post_ffw_norm.weight", ONE, EMBD),
 };
 
 #undef DENDP_SPEC
@@ -159,20 +235,7 @@ static bool dendp_spec_per_layer(const dendp_tensor_spec *spec) {
 
 /* How many tensors of this role a model has: 0, 1 or L. */
 static uint32_t dendp_spec_count(const dendp_tensor_spec *spec, const dendp_config *c) {
-    bool exists = true;
-    switch (spec->when) {
-    case DENDP_WHEN_ALWAYS:
-        break;
-    case DENDP_WHEN_UNTIED:
-        exists = !c->tied_head;
-        break;
-    case DENDP_WHEN_ROPE_FREQS:
-        exists = c->has_rope_freqs;
-        break;
-    case DENDP_WHEN_QKV_BIAS:
-        exists = c->family->qkv_bias;
-        break;
-    }
+    bool exists = c->tensors >> spec->role & 1u;
     return !exists ? 0 : dendp_spec_per_layer(spec) ? c->n_layers : 1;
 }
 
@@ -190,6 +253,8 @@ static uint32_t dendp_config_extent(const dendp_config *c, dendp_extent extent) 
         return c->n_heads * c->head_dim;
     case DENDP_EXTENT_KV:
         return c->n_kv_heads * c->head_dim;
+    case DENDP_EXTENT_HEAD:
+        return c->head_dim;
     case DENDP_EXTENT_ROT_PAIRS:
         return c->n_rot / 2;
     }
@@ -260,6 +325,11 @@ static bool dendp_spec_matches(const dendp_tensor_spec *spec, const char *name, 
     return *f == *name;
 }
 
+/* Whether sliding layers rotate by other frequencies than the rest. */
+static bool dendp_config_two_ropes(const dendp_config *c) {
+    return c->window != 0 && (c->rope_local.base != c->rope.base || c->rope_local.scale != c->rope.scale);
+}
+
 /* -- what is refused, with the reason ------------------------------------------- */
 
 typedef struct dendp_refusal {
@@ -305,6 +375,9 @@ static const dendp_refusal dendp_refused_keys[] = {
     {"logit_scale", "logit_scale is not supported"},
     {"use_parallel_residual", "parallel residuals are not supported"},
     {"rope.dimension_sections", "multimodal rope sections are not supported"},
+    {"rope.scaling.alpha", "rope.scaling.alpha is not supported"},
+    {"rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_log_multiplier is not supported"},
+    {"attention.temperature_scale", "attention scores scaled by position are not supported"},
 };
 
 #undef DENDP_MOE
@@ -352,6 +425,7 @@ static const dendp_hyper dendp_hypers[] = {
     DENDP_HYPER("attention.head_count_kv", n_kv_heads, DENDP_MAX_HEADS, false),
     DENDP_HYPER("attention.key_length", head_dim, DENDP_MAX_HEAD_DIM, false),
     DENDP_HYPER("rope.dimension_count", n_rot, DENDP_MAX_HEAD_DIM, false),
+    DENDP_HYPER("rope.scaling.original_context_length", n_ctx_orig, DENDP_MAX_CTX_TRAIN, false),
     DENDP_HYPER("vocab_size", n_vocab, DENDP_MAX_VOCAB, false),
 };
 
@@ -463,27 +537,132 @@ static dend_status dendp_config_refusals(const dendp_config *c, const dendp_gguf
         return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "attention that is not causal is not supported",
                           kv->offset);
     }
-    /* A window that the trained context fits into hides nothing. */
-    kv = dendp_config_kv(g, c, "attention.sliding_window");
-    if (kv && (kv->type == DENDP_GGUF_STRING || kv->type == DENDP_GGUF_ARRAY ||
-               (kv->bits != 0 && kv->bits < c->n_ctx_train))) {
-        return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "sliding-window attention is not supported", kv->offset);
+    return DEND_OK;
+}
+
+/* Element i of an array of integers or bools; UINT64_MAX for other arrays. */
+static uint64_t dendp_config_element(const dendp_gguf_kv *kv, uint64_t i) {
+    uint32_t type = kv->elem_type;
+    bool integer = type != DENDP_GGUF_STRING && type != DENDP_GGUF_F32 && type != DENDP_GGUF_F64;
+    return integer ? dendp_gguf_scalar(type, kv->elems + i * dendp_gguf_value_bytes[type]) : UINT64_MAX;
+}
+
+/* An integer of a scalar key, DENDP_MAX_CTX_TRAIN at most. */
+static bool dendp_config_count(const dendp_gguf_kv *kv, uint32_t *out) {
+    bool integer = kv->type != DENDP_GGUF_STRING && kv->type != DENDP_GGUF_ARRAY &&
+                   kv->type != DENDP_GGUF_F32 && kv->type != DENDP_GGUF_F64 && kv->type != DENDP_GGUF_BOOL;
+    *out = integer && kv->bits <= DENDP_MAX_CTX_TRAIN ? (uint32_t)kv->bits : 0;
+    return integer && kv->bits <= DENDP_MAX_CTX_TRAIN;
+}
+
+/* The window, and which layers slide: a number n, all but every n-th (0: all),
+ * or a value for each layer; without the key as the family does it. */
+static dend_status dendp_config_window(dendp_config *c, const dendp_gguf *g, dend_error *err) {
+    const dendp_gguf_kv *window = dendp_config_kv(g, c, "attention.sliding_window");
+    const dendp_gguf_kv *pattern = dendp_config_kv(g, c, "attention.sliding_window_pattern");
+    uint32_t n = c->family->slides > 0 ? (uint32_t)c->family->slides : 0, layer;
+    if (!window) {
+        return DEND_OK;
+    }
+    if (!dendp_config_count(window, &c->window)) {
+        return DENDP_FAIL(err, DEND_ERR_FORMAT, "attention.sliding_window is no integer from 0 to 2^30",
+                          window->offset);
+    }
+    if (c->family->slides == DENDP_SLIDES_NEVER) { /* one that the trained context fits into hides nothing */
+        if (c->window != 0 && c->window < c->n_ctx_train) {
+            return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED,
+                              "sliding-window attention is not supported for this family", window->offset);
+        }
+        c->window = 0;
+    }
+    if (c->window == 0) {
+        return DEND_OK;
+    }
+    if (pattern && pattern->type != DENDP_GGUF_ARRAY && !dendp_config_count(pattern, &n)) {
+        return DENDP_FAIL(err, DEND_ERR_FORMAT, "attention.sliding_window_pattern is neither integer nor array",
+                          pattern->offset);
+    }
+    if (pattern && pattern->type == DENDP_GGUF_ARRAY && pattern->count != c->n_layers) {
+        return DENDP_FAIL(err, DEND_ERR_FORMAT,
+                          "attention.sliding_window_pattern has not one value for each layer",
+                          pattern->offset);
+    }
+    for (layer = 0; layer < c->n_layers; layer++) {
+        uint64_t slides = n == 0 || layer % n != n - 1;
+        if (pattern && pattern->type == DENDP_GGUF_ARRAY) {
+            slides = dendp_config_element(pattern, layer);
+        }
+        if (slides > 1) {
+            return DENDP_FAIL(err, DEND_ERR_FORMAT,
+                              "attention.sliding_window_pattern has a value other than 0 and 1",
+                              pattern->offset);
+        }
+        c->sliding[layer / 32] |= (uint32_t)slides << (layer % 32);
     }
     return DEND_OK;
 }
 
-/* Scaling of positions: none, or linear (Chen et al., "Extending context window
- * of large language models via positional interpolation", 2023). Files from
- * before rope.scaling.type say only rope.scale_linear. */
+/* The number of a pair that turns `turns` times over n_ctx_orig positions. */
+static double dendp_yarn_pair(const dendp_config *c, float turns) {
+    double length = (double)(c->n_ctx_orig ? c->n_ctx_orig : c->n_ctx_train);
+    return (double)c->n_rot * log(length / ((double)turns * 6.283185307179586)) /
+           (2.0 * log((double)c->rope.base));
+}
+
+/* YaRN: where its ramp stands, and its magnitude. The original converter's
+ * attention factor stands in for the paper's 0.1 ln(factor) + 1. */
+static dend_status dendp_config_yarn(dendp_config *c, const dendp_gguf *g, float factor, dend_error *err) {
+    const dendp_gguf_kv *ext = dendp_config_kv(g, c, "rope.scaling.yarn_ext_factor");
+    float fast = 32, slow = 1, one = 1, magnitude = factor > 1 ? 0.1f * (float)log((double)factor) + 1 : 1;
+    dend_status status = dendp_config_float(g, ext, 1.0f, 1.0f,
+                                            "rope.scaling.yarn_ext_factor other than 1 is not supported", &one, err);
+    if (status == DEND_OK) {
+        status = dendp_config_float(g, dendp_config_kv(g, c, "rope.scaling.yarn_beta_fast"), 1e-3f, 1e6f,
+                                    "rope.scaling.yarn_beta_fast is no number from 0.001 to 10^6", &fast, err);
+    }
+    if (status == DEND_OK) {
+        status = dendp_config_float(g, dendp_config_kv(g, c, "rope.scaling.yarn_beta_slow"), 1e-3f, 1e6f,
+                                    "rope.scaling.yarn_beta_slow is no number from 0.001 to 10^6", &slow, err);
+    }
+    if (status == DEND_OK) {
+        status = dendp_config_float(g, dendp_config_kv(g, c, "rope.scaling.yarn_attn_factor"), 1e-3f, 1e3f,
+                                    "rope.scaling.yarn_attn_factor is no number from 0.001 to 1000",
+                                    &magnitude, err);
+    }
+    if (status == DEND_OK && !(c->rope.base > 1.0f)) {
+        const dendp_gguf_kv *base = dendp_config_kv(g, c, "rope.freq_base");
+        status = DENDP_FAIL(err, DEND_ERR_FORMAT, "rope scaling yarn needs a rope.freq_base above 1",
+                            base ? base->offset : 0);
+    }
+    if (status == DEND_OK) {
+        double low = floor(dendp_yarn_pair(c, fast)), high = ceil(dendp_yarn_pair(c, slow));
+        c->rope.yarn = true;
+        c->rope.low = (float)(low > 0 ? low : 0);
+        c->rope.high = (float)(high < (double)c->n_rot - 1 ? high : (double)c->n_rot - 1);
+        c->rope.magnitude *= magnitude;
+    }
+    return status;
+}
+
+/* Scaling of positions: none, linear or YaRN. Files from before
+ * rope.scaling.type say only rope.scale_linear. Layers with a base of their own
+ * are not scaled. */
 static dend_status dendp_config_rope(dendp_config *c, const dendp_gguf *g, dend_error *err) {
     const dendp_gguf_kv *type = dendp_config_kv(g, c, "rope.scaling.type");
     const dendp_gguf_kv *factor = dendp_config_kv(g, c, "rope.scaling.factor");
+    const dendp_gguf_kv *attn = dendp_config_kv(g, c, "rope.scaling.attn_factor");
     float f = 1;
+    bool none = false, yarn = false;
     dend_status status;
-    c->rope_base = 10000;
-    c->rope_scale = 1;
+    c->rope.base = 10000;
+    c->rope.scale = c->rope.magnitude = 1;
     status = dendp_config_float(g, dendp_config_kv(g, c, "rope.freq_base"), 1.0f, 1e12f,
-                                "rope.freq_base is no number from 1 to 10^12", &c->rope_base, err);
+                                "rope.freq_base is no number from 1 to 10^12", &c->rope.base, err);
+    if (status == DEND_OK) {
+        status = dendp_config_float(g, attn, 1e-3f, 1e3f,
+                                    "rope.scaling.attn_factor is no number from 0.001 to 1000",
+                                    &c->rope.magnitude, err);
+    }
     if (status != DEND_OK) {
         return status;
     }
@@ -491,29 +670,42 @@ static dend_status dendp_config_rope(dendp_config *c, const dendp_gguf *g, dend_
         if (type->type != DENDP_GGUF_STRING) {
             return DENDP_FAIL(err, DEND_ERR_FORMAT, "rope.scaling.type is no string", type->offset);
         }
-        if (dendp_text_is(type->str, type->str_len, "none")) {
-            return DEND_OK;
-        }
-        if (dendp_text_is(type->str, type->str_len, "yarn")) {
-            return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "rope scaling yarn is not supported", type->offset);
-        }
+        none = dendp_text_is(type->str, type->str_len, "none");
+        yarn = dendp_text_is(type->str, type->str_len, "yarn");
         if (dendp_text_is(type->str, type->str_len, "longrope")) {
             return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "rope scaling longrope is not supported",
                               type->offset);
         }
-        if (!dendp_text_is(type->str, type->str_len, "linear")) {
+        if (!none && !yarn && !dendp_text_is(type->str, type->str_len, "linear")) {
             return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "this rope scaling is not supported", type->offset);
         }
-        if (!factor) {
+        if (!none && !factor) {
             return DENDP_FAIL(err, DEND_ERR_FORMAT, "rope.scaling.factor is missing", type->offset);
         }
     }
     if (!factor) {
         factor = dendp_config_kv(g, c, "rope.scale_linear");
     }
-    status = dendp_config_float(g, factor, 1e-3f, 1e6f, "rope.scaling.factor is no number from 0.001 to 10^6",
-                                &f, err);
-    c->rope_scale = 1.0f / f;
+    if (!none) {
+        status = dendp_config_float(g, factor, 1e-3f, 1e6f,
+                                    "rope.scaling.factor is no number from 0.001 to 10^6", &f, err);
+        c->rope.scale = 1.0f / f;
+    }
+    if (status == DEND_OK && yarn) {
+        status = dendp_config_yarn(c, g, f, err);
+    }
+    c->rope_local = c->rope;
+    if (status == DEND_OK && c->window != 0 && c->family->local_rope_base > 0) {
+        c->rope_local.base = c->family->local_rope_base;
+        c->rope_local.scale = 1;
+        status = dendp_config_float(g, dendp_config_kv(g, c, "rope.freq_base_swa"), 1.0f, 1e12f,
+                                    "rope.freq_base_swa is no number from 1 to 10^12", &c->rope_local.base, err);
+        if (status == DEND_OK && (yarn || c->rope.magnitude != 1.0f)) {
+            status = DENDP_FAIL(err, DEND_ERR_UNSUPPORTED,
+                                "rope scaling by magnitude is not supported for this family",
+                                yarn ? type->offset : attn ? attn->offset : 0);
+        }
+    }
     return status;
 }
 
@@ -584,7 +776,24 @@ static dend_status dendp_config_heads(dendp_config *c, const dendp_gguf *g, dend
         return DENDP_FAIL(err, DEND_ERR_FORMAT, "rope.dimension_count is odd or wider than a head",
                           kv ? kv->offset : 0);
     }
+    c->embd_scale = c->family->scaled_embd ? sqrtf((float)c->n_embd) : 1.0f;
+    c->score_width = c->n_layers == c->family->wide_layers ? (float)c->n_embd / (float)c->n_heads
+                                                           : (float)c->head_dim;
     return DEND_OK;
+}
+
+/* Which tensors the model has: what its family needs, and what it allows and
+ * is there (in the first layer: all layers have the same). */
+static void dendp_config_presence(dendp_config *c, const dendp_gguf *g) {
+    uint32_t role;
+    c->tensors = c->family->needs;
+    for (role = 0; role < DENDP_N_TENSOR_ROLES; role++) {
+        if ((c->family->allows >> role & 1u) && dendp_config_tensor(g, &dendp_tensor_specs[role], 0)) {
+            c->tensors |= (uint32_t)1 << role;
+        }
+    }
+    c->tied_head = !(c->tensors & DENDP_HAS_OWN_HEAD);
+    c->has_rope_freqs = (c->tensors & DENDP_HAS_ROPE_FREQS) != 0;
 }
 
 /* Reads the hyper-parameters, and does not look at the tensors' shapes: enough
@@ -605,6 +814,9 @@ static dend_status dendp_config_read(dendp_config *c, const dendp_gguf *g, dend_
         status = dendp_config_refusals(c, g, err);
     }
     if (status == DEND_OK) {
+        status = dendp_config_window(c, g, err);
+    }
+    if (status == DEND_OK) {
         status = dendp_config_heads(c, g, err);
     }
     if (status == DEND_OK) {
@@ -620,8 +832,9 @@ static dend_status dendp_config_read(dendp_config *c, const dendp_gguf *g, dend_
     if (status == DEND_OK) {
         status = dendp_config_vocab(c, g, err);
     }
-    c->tied_head = !dendp_gguf_tensor_find(g, dendp_tensor_specs[DENDP_TENSOR_HEAD].name);
-    c->has_rope_freqs = dendp_gguf_tensor_find(g, dendp_tensor_specs[DENDP_TENSOR_ROPE_FREQS].name) != NULL;
+    if (status == DEND_OK) {
+        dendp_config_presence(c, g);
+    }
     return status;
 }
 

@@ -8,7 +8,7 @@
  * spelled out (a compiler may contract a*b+c on its own, or not: dendp_fma leaves it
  * no choice), and tests hold them equal bit for bit.
  *
- * 2^x for x <= 0 (softmax) and in general (SiLU) is one polynomial: with
+ * 2^x for x <= 0 (softmax) and in general (SiLU, GELU) is one polynomial: with
  * n = the integer nearest x (ties to even) and f = x - n in [-1/2, 1/2],
  * 2^x = 2^n * p(f), p the Taylor series of degree 7: relative error under 2e-8
  * before rounding. The factor 2^n is added to the exponent of p: at n = -126,
@@ -73,6 +73,19 @@ static void dendp_silu_mul_scalar(const float *gate, const float *up, uint32_t n
     uint32_t i;
     for (i = 0; i < n; i++) {
         float e = dendp_exp2(gate[i] * -DENDP_LOG2E);
+        y[i] = gate[i] / (1.0f + e) * up[i];
+    }
+}
+
+/* y = gelu(gate) * up, gelu(g) = g/2 * (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))), the approximation of
+ * Hendrycks and Gimpel (2016).  As (1 + tanh z)/2 = 1/(1 + e^-2z), it is SiLU with another exponent,
+ * here g * (C1 + C3 * g^2) as a power of two.  All [n]. */
+#define DENDP_GELU_C1 (-2.30220819814432488f) /* -2 log2(e) sqrt(2/pi) */
+#define DENDP_GELU_C3 (-0.102943239580023487f) /* and times 0.044715 */
+static void dendp_gelu_mul_scalar(const float *gate, const float *up, uint32_t n, float *y) {
+    uint32_t i;
+    for (i = 0; i < n; i++) {
+        float e = dendp_exp2(dendp_fma(gate[i] * gate[i], DENDP_GELU_C3, DENDP_GELU_C1) * gate[i]);
         y[i] = gate[i] / (1.0f + e) * up[i];
     }
 }
@@ -267,6 +280,27 @@ DENDP_TARGET_AVX2 static void dendp_silu_mul_avx2(const float *gate, const float
 #undef DENDP_AFTER
     }
     dendp_silu_mul_scalar(gate + i, up + i, n - i, y + i);
+}
+
+DENDP_TARGET_AVX2 static void dendp_gelu_mul_avx2(const float *gate, const float *up, uint32_t n, float *y) {
+    const __m256 one = _mm256_set1_ps(1.0f), c1 = _mm256_set1_ps(DENDP_GELU_C1),
+                 c3 = _mm256_set1_ps(DENDP_GELU_C3);
+    uint32_t i;
+    for (i = 0; i + 32 <= n; i += 32) {
+        __m256 x0, x1, x2, x3;
+#define DENDP_BEFORE(k)                                                                                      \
+    x##k = _mm256_loadu_ps(gate + i + (k)*8);                                                                \
+    x##k = _mm256_mul_ps(_mm256_fmadd_ps(_mm256_mul_ps(x##k, x##k), c3, c1), x##k);
+#define DENDP_AFTER(k)                                                                                       \
+    x##k = _mm256_div_ps(_mm256_loadu_ps(gate + i + (k)*8), _mm256_add_ps(one, x##k));                       \
+    _mm256_storeu_ps(y + i + (k)*8, _mm256_mul_ps(x##k, _mm256_loadu_ps(up + i + (k)*8)));
+        DENDP_FOUR_VECTORS(DENDP_BEFORE)
+        dendp_exp2x4_avx2(&x0, &x1, &x2, &x3);
+        DENDP_FOUR_VECTORS(DENDP_AFTER)
+#undef DENDP_BEFORE
+#undef DENDP_AFTER
+    }
+    dendp_gelu_mul_scalar(gate + i, up + i, n - i, y + i);
 }
 
 DENDP_TARGET_AVX2 static float dendp_softmax_avx2(float *s, uint32_t n, float *max_out) {
@@ -525,6 +559,19 @@ DENDP_TARGET_AVX512 static void dendp_silu_mul_avx512(const float *gate, const f
     dendp_silu_mul_scalar(gate + i, up + i, n - i, y + i);
 }
 
+DENDP_TARGET_AVX512 static void dendp_gelu_mul_avx512(const float *gate, const float *up, uint32_t n,
+                                                      float *y) {
+    const __m512 c1 = _mm512_set1_ps(DENDP_GELU_C1), c3 = _mm512_set1_ps(DENDP_GELU_C3);
+    uint32_t i;
+    for (i = 0; i + 16 <= n; i += 16) {
+        __m512 g = _mm512_loadu_ps(gate + i);
+        __m512 e = dendp_exp2_avx512(_mm512_mul_ps(_mm512_fmadd_ps(_mm512_mul_ps(g, g), c3, c1), g));
+        __m512 s = _mm512_div_ps(g, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
+        _mm512_storeu_ps(y + i, _mm512_mul_ps(s, _mm512_loadu_ps(up + i)));
+    }
+    dendp_gelu_mul_scalar(gate + i, up + i, n - i, y + i);
+}
+
 DENDP_TARGET_AVX512 static float dendp_softmax_avx512(float *s, uint32_t n, float *max_out) {
     const __m512 limit = _mm512_set1_ps(0.5f * DENDP_MASKED);
     __m512 sum = _mm512_setzero_ps(), m = _mm512_set1_ps(DENDP_MASKED);
@@ -643,6 +690,18 @@ static void dendp_silu_mul_neon(const float *gate, const float *up, uint32_t n, 
     dendp_silu_mul_scalar(gate + i, up + i, n - i, y + i);
 }
 
+static void dendp_gelu_mul_neon(const float *gate, const float *up, uint32_t n, float *y) {
+    const float32x4_t c1 = vdupq_n_f32(DENDP_GELU_C1), c3 = vdupq_n_f32(DENDP_GELU_C3);
+    uint32_t i;
+    for (i = 0; i + 4 <= n; i += 4) {
+        float32x4_t g = vld1q_f32(gate + i);
+        float32x4_t e = dendp_exp2_neon(vmulq_f32(vfmaq_f32(c1, vmulq_f32(g, g), c3), g));
+        float32x4_t s = vdivq_f32(g, vaddq_f32(vdupq_n_f32(1.0f), e));
+        vst1q_f32(y + i, vmulq_f32(s, vld1q_f32(up + i)));
+    }
+    dendp_gelu_mul_scalar(gate + i, up + i, n - i, y + i);
+}
+
 /* 2^(s - max) of 4 scores, 0 where masked; stored and returned. */
 static float32x4_t dendp_softmax4(float *s, float32x4_t max) {
     float32x4_t v = vld1q_f32(s);
@@ -722,6 +781,14 @@ static void dendp_rope_halves(float *v, const float *angles, uint32_t n_rot) {
     }
 }
 
+/* x *= scale.  [n]. */
+static void dendp_scale_by(float *x, float scale, uint32_t n) {
+    uint32_t i;
+    for (i = 0; i < n; i++) {
+        x[i] *= scale;
+    }
+}
+
 /* y += x.  Both [n]. */
 static void dendp_add_to(float *y, const float *x, uint32_t n) {
     uint32_t i;
@@ -734,6 +801,7 @@ static void dendp_add_to(float *y, const float *x, uint32_t n) {
 typedef struct dendp_vector_ops {
     void (*rms_norm)(const float *x, const float *w, float eps, uint32_t n, float *y);
     void (*silu_mul)(const float *gate, const float *up, uint32_t n, float *y);
+    void (*gelu_mul)(const float *gate, const float *up, uint32_t n, float *y);
     float (*softmax)(float *s, uint32_t n, float *max_out);
     double (*sum_exp)(const float *x, uint32_t n, float max);
     void (*blend)(float *o, float keep, const float *part, float add, uint32_t n);
@@ -745,14 +813,14 @@ typedef struct dendp_vector_ops {
 /* DEFAULT = the best that this processor has. */
 static const dendp_vector_ops *dendp_vector_ops_get(dend_isa isa) {
     static const dendp_vector_ops scalar = {
-        dendp_rms_norm_scalar, dendp_silu_mul_scalar,  dendp_softmax_scalar,    dendp_sum_exp_scalar,
+        dendp_rms_norm_scalar, dendp_silu_mul_scalar, dendp_gelu_mul_scalar,  dendp_softmax_scalar,    dendp_sum_exp_scalar,
         dendp_blend_scalar,    dendp_max_index_scalar, dendp_next_above_scalar, dendp_next_lift_scalar};
 #if DENDP_X86
-    static const dendp_vector_ops avx2 = {dendp_rms_norm_avx2,   dendp_silu_mul_avx2, dendp_softmax_avx2,
+    static const dendp_vector_ops avx2 = {dendp_rms_norm_avx2,   dendp_silu_mul_avx2, dendp_gelu_mul_avx2, dendp_softmax_avx2,
                                           dendp_sum_exp_avx2,    dendp_blend_avx2,    dendp_max_index_avx2,
                                           dendp_next_above_avx2, dendp_next_lift_avx2};
     static const dendp_vector_ops avx512 = {
-        dendp_rms_norm_avx512, dendp_silu_mul_avx512, dendp_softmax_avx512,  dendp_sum_exp_avx512,
+        dendp_rms_norm_avx512, dendp_silu_mul_avx512, dendp_gelu_mul_avx512, dendp_softmax_avx512,  dendp_sum_exp_avx512,
         dendp_blend_avx2,      dendp_max_index_avx2,  dendp_next_above_avx2, dendp_next_lift_avx2};
     if ((isa == DEND_ISA_DEFAULT || isa == DEND_ISA_AVX512) &&
         (dendp_cpu_features() & DENDP_AVX512_NEEDS) == DENDP_AVX512_NEEDS) {
@@ -763,7 +831,7 @@ static const dendp_vector_ops *dendp_vector_ops_get(dend_isa isa) {
     }
 #elif DENDP_ARM64
     static const dendp_vector_ops neon = {
-        dendp_rms_norm_neon,    dendp_silu_mul_neon,     dendp_softmax_neon,
+        dendp_rms_norm_neon,    dendp_silu_mul_neon, dendp_gelu_mul_neon,     dendp_softmax_neon,
         dendp_sum_exp_neon,     dendp_blend_scalar, /* fma is an instruction there */
         dendp_max_index_scalar, dendp_next_above_scalar, dendp_next_lift_scalar};
     if (isa != DEND_ISA_SCALAR) { /* every AArch64 processor has it */

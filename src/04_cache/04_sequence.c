@@ -65,6 +65,7 @@ typedef struct dendp_cache_desc {
     uint32_t n_groups;
     const dendp_group_desc *groups;
     uint32_t n_blocks; /* of each group */
+    uint32_t n_window_blocks; /* of each group with a window instead; 0 = n_blocks */
     uint32_t block_tokens, n_seqs, n_ctx, n_logits;
     uint32_t n_holds;    /* records that a batch may hold at once */
     uint32_t n_prefixes; /* tables beyond those of records (04.05) */
@@ -152,7 +153,7 @@ static void dendp_cache_carve(dendp_cache *c, const dendp_cache_desc *desc, dend
         group.k_bytes = desc->codec.k_bytes(gd->head_dim);
         group.tile_bytes = group.k_bytes + desc->codec.v_bytes(gd->head_dim);
         group.tiles_per_block = desc->block_tokens / DENDP_TILE;
-        pool.n_blocks = desc->n_blocks;
+        pool.n_blocks = gd->window && desc->n_window_blocks ? desc->n_window_blocks : desc->n_blocks;
         pool.block_tokens = desc->block_tokens;
         if (!dendp_mul((uint64_t)gd->n_layers * gd->n_kv_heads, group.tiles_per_block, &pool.block_bytes) ||
             !dendp_mul(pool.block_bytes, group.tile_bytes, &pool.block_bytes)) {
@@ -253,6 +254,15 @@ static unsigned char *dendp_cache_tile(const dendp_cache *c, uint32_t g, uint32_
     const dendp_group *group = &c->groups[g];
     uint64_t at = ((uint64_t)layer * group->desc.n_kv_heads + head) * group->tiles_per_block + tile;
     return dendp_block_data(&c->pools[g], block) + at * group->tile_bytes;
+}
+
+/* Blocks that an append may take at once, in the group that has fewest. */
+static uint32_t dendp_cache_blocks_free(const dendp_cache *c) {
+    uint32_t g, n = c->pools[0].n_free;
+    for (g = 1; g < c->desc.n_groups; g++) {
+        n = dendp_min_u32(n, c->pools[g].n_free);
+    }
+    return n;
 }
 
 /* -- logits rows ------------------------------------------------------------- */
@@ -730,20 +740,28 @@ static dend_status dendp_cache_rewind(dendp_cache *c, dendp_slot *slot, uint32_t
     return DEND_OK;
 }
 
-/* Gives up, in a windowed group, the blocks that lie wholly below `pos` <= len.
- * NO_BLOCKS when the path cannot be copied; nothing has changed then. */
-static DENDP_UNUSED dend_status dendp_cache_trim(dendp_cache *c, dendp_slot *slot, uint32_t g, uint32_t pos) {
-    uint32_t i, record = slot->record, n = dendp_min_u32(pos, c->records[record].len) / c->desc.block_tokens;
-    dendp_table *t = dendp_cache_table(c, record, g);
-    dendp_node *leaf = NULL;
-    if (n <= t->first) {
+/* How many leading blocks of a windowed group lie wholly below `pos`, with
+ * table nodes reserved for giving them up: 0 when they are given up already.
+ * UNSUPPORTED for the first group, whose blocks carry the text. */
+static dend_status dendp_trim_reserve(dendp_cache *c, uint32_t record, uint32_t g, uint32_t pos, uint32_t *out) {
+    uint32_t n = dendp_min_u32(pos, c->records[record].len) / c->desc.block_tokens, need;
+    const dendp_table *t = dendp_cache_table(c, record, g);
+    *out = n > t->first ? n : 0;
+    if (*out == 0) {
         return DEND_OK;
     }
-    if (!dendp_cache_reserve(c, dendp_table_open_nodes(t, n) + (n - t->first) / (DENDP_FANOUT / 2) + 2, 0)) {
-        return DEND_ERR_NO_BLOCKS;
+    if (g == 0) {
+        return DEND_ERR_UNSUPPORTED;
     }
-    record = dendp_record_own(c, slot);
-    t = dendp_cache_table(c, record, g);
+    need = dendp_table_open_nodes(t, n) + (n - t->first) / (DENDP_FANOUT / 2) + 2;
+    return dendp_cache_reserve(c, need, 0) ? DEND_OK : DEND_ERR_NO_BLOCKS;
+}
+
+/* Gives up the blocks below the n-th (0: none). */
+static void dendp_trim_cut(dendp_cache *c, uint32_t record, uint32_t g, uint32_t n) {
+    dendp_table *t = dendp_cache_table(c, record, g);
+    dendp_node *leaf = NULL;
+    uint32_t i;
     for (i = t->first; i < n; i++) {
         if (!leaf || i % DENDP_FANOUT == 0) {
             leaf = dendp_table_open(&c->nodes, t, g, i);
@@ -751,8 +769,29 @@ static DENDP_UNUSED dend_status dendp_cache_trim(dendp_cache *c, dendp_slot *slo
         dendp_block_release(&c->pools[g], leaf->entry[i % DENDP_FANOUT].block);
         leaf->entry[i % DENDP_FANOUT].block = DENDP_NONE;
     }
-    t->first = n;
-    return DEND_OK;
+    t->first = dendp_max_u32(t->first, n);
+}
+
+/* Gives up, in a windowed group, the blocks that lie wholly below `pos` <= len:
+ * for one slot alone. NO_BLOCKS when the path cannot be copied; nothing has
+ * changed then. */
+static DENDP_UNUSED dend_status dendp_cache_trim(dendp_cache *c, dendp_slot *slot, uint32_t g, uint32_t pos) {
+    uint32_t n;
+    dend_status status = dendp_trim_reserve(c, slot->record, g, pos, &n);
+    if (status == DEND_OK && n != 0) {
+        dendp_trim_cut(c, dendp_record_own(c, slot), g, n);
+    }
+    return status;
+}
+
+/* The same for all slots that name a record. */
+static dend_status dendp_record_trim(dendp_cache *c, uint32_t record, uint32_t g, uint32_t pos) {
+    uint32_t n;
+    dend_status status = dendp_trim_reserve(c, record, g, pos, &n);
+    if (status == DEND_OK) {
+        dendp_trim_cut(c, record, g, n);
+    }
+    return status;
 }
 
 /* -- commit -------------------------------------------------------------------------- */

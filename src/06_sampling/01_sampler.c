@@ -206,6 +206,21 @@ static dend_status dendp_sample_check(const dend_sample_params *p) {
     return DEND_OK;
 }
 
+/* True when nothing behind salt is set: all there is to do is in this room. */
+static bool dendp_sample_is_plain(const dend_sample_params *p) {
+    const float f[] = {p->typical_p,        p->top_n_sigma,    p->xtc_probability, p->xtc_threshold,
+                       p->mirostat_tau,     p->mirostat_eta,   p->repeat_penalty,  p->frequency_penalty,
+                       p->presence_penalty, p->dry_multiplier, p->dry_base};
+    uint32_t bits = p->n_bias | p->order[0], i;
+    for (i = 0; i < sizeof f / sizeof f[0]; i++) {
+        bits |= dendp_f32_bits(f[i]) & 0x7fffffffu;
+    }
+    for (i = 1; i < sizeof p->order; i++) {
+        bits |= p->order[i];
+    }
+    return bits == 0 && !p->rules;
+}
+
 /* Where single precision can say which tokens noise may lift: no logit, divided by the temperature, is so
  * large that its rounding would show. */
 static bool dendp_lift_can(float max, double inverse) {
@@ -226,30 +241,68 @@ static void dendp_lift_set(dendp_lift *l, float max, double inverse, double mark
     l->offset = (float)((((double)max * inverse - mark) * log2e + 31.0 + 127.0 + 1.0 / 64.0) * octave);
 }
 
-/* Chooses a token of logits [n]; see dend_sample_logits. */
+/* The winner of logits [n], or of ids [count] of them where ids is given: argmax of logit * inverse + noise over
+ * logits of floor_logit and more. `best` has the largest logit, max, and is among them. */
+static uint32_t dendp_sample_draw(const dendp_vector_ops *ops, const float *logits, uint32_t n,
+                                  const uint32_t *ids, uint32_t count, uint32_t best, float max,
+                                  double inverse, double floor_logit, uint64_t stream, uint64_t position) {
+    /* The best token survives every filter, so it sets the mark first. */
+    double best_value = (double)max * inverse + dendp_gumbel(stream, position, best);
+    bool lifting = !ids && dendp_lift_can(max, inverse);
+    dendp_lift lift;
+    uint32_t i;
+    lift.key = dendp_hash_key(dendp_hash2(stream, position));
+    for (i = 0; i < count; i++) {
+        uint32_t id = ids ? ids[i] : i;
+        double value;
+        if (lifting) {
+            dendp_lift_set(&lift, max, inverse, best_value, floor_logit);
+            id = i = ops->next_lift(&lift, logits, i, n);
+            if (id >= n) {
+                break;
+            }
+        }
+        value = (double)dendp_logit(logits, id);
+        if (value < floor_logit || value * inverse + DENDP_NOISE_MOST < best_value) {
+            continue;
+        }
+        value = value * inverse + dendp_gumbel(stream, position, id);
+        if (value > best_value || (value >= best_value && id < best)) {
+            best_value = value;
+            best = id;
+        }
+    }
+    return best;
+}
+
+/* Reports a token of logits [n], whose largest is max. */
+static void dendp_sample_report(const float *logits, uint32_t token, float max, double total,
+                                dend_sampled *out) {
+    double logprob = (double)dendp_logit(logits, token) - (double)max - log(total);
+    out->token = (int32_t)token;
+    out->logprob = logprob > -(double)FLT_MAX ? (float)logprob : -FLT_MAX;
+}
+
+/* Chooses a token of logits [n] by the parameters up to salt; see dend_sample_logits. */
 static dend_status dendp_sample(const dendp_vector_ops *ops, const float *logits, uint32_t n,
                                 const dend_sample_params *params, uint64_t stream, uint64_t position,
                                 uint32_t *scratch, dend_sampled *out) {
-    const dend_sample_params zero = {0.0f, 0, 0.0f, 0.0f, 0};
-    const dend_sample_params *p = params ? params : &zero;
     const uint32_t *ids = NULL; /* what top_k and top_p leave; NULL = all */
-    uint32_t i, count = n, best;
-    double logprob, total, best_value = 0.0, floor_logit, inverse;
-    float max;
-    if (!logits || !out || n == 0 || dendp_sample_check(p) != DEND_OK) {
+    uint32_t count = n, best;
+    double total, floor_logit;
+    float max, temperature = params ? params->temperature : 0.0f;
+    if (!logits || !out || n == 0 || (params && dendp_sample_check(params) != DEND_OK)) {
         return DEND_ERR_ARGUMENT;
     }
     best = ops->max_index(logits, n);
     max = dendp_logit(logits, best);
     total = dendp_sample_total(ops, logits, n, max);
-    if (p->temperature > 0.0f) {
-        bool nucleus = p->top_p > 0.0f && p->top_p < 1.0f, lifting;
-        dendp_lift lift;
+    if (temperature > 0.0f) {
+        const dend_sample_params *p = params;
+        bool nucleus = p->top_p > 0.0f && p->top_p < 1.0f;
         if ((p->top_k || nucleus) && !scratch) {
             return DEND_ERR_ARGUMENT;
         }
-        stream = dendp_hash2(stream, p->salt);
-        inverse = 1.0 / (double)p->temperature;
         if (p->top_k && (p->top_k < n || nucleus)) {
             count = dendp_min_u32(p->top_k, n);
             dendp_sample_top_k(ops, logits, n, count, scratch);
@@ -266,40 +319,19 @@ static dend_status dendp_sample(const dendp_vector_ops *ops, const float *logits
         if (p->min_p > 0.0f) {
             floor_logit = (double)max + log((double)p->min_p);
         }
-        /* The best token survives every filter, so it sets the mark first. */
-        best_value = (double)max * inverse + dendp_gumbel(stream, position, best);
-        lifting = !ids && dendp_lift_can(max, inverse);
-        lift.key = dendp_hash_key(dendp_hash2(stream, position));
-        for (i = 0; i < count; i++) {
-            uint32_t id = ids ? ids[i] : i;
-            double value;
-            if (lifting) {
-                dendp_lift_set(&lift, max, inverse, best_value, floor_logit);
-                id = i = ops->next_lift(&lift, logits, i, n);
-                if (id >= n) {
-                    break;
-                }
-            }
-            value = (double)dendp_logit(logits, id);
-            if (value < floor_logit || value * inverse + DENDP_NOISE_MOST < best_value) {
-                continue;
-            }
-            value = value * inverse + dendp_gumbel(stream, position, id);
-            if (value > best_value || (value >= best_value && id < best)) {
-                best_value = value;
-                best = id;
-            }
-        }
+        best = dendp_sample_draw(ops, logits, n, ids, count, best, max, 1.0 / (double)temperature,
+                                 floor_logit, dendp_hash2(stream, p->salt), position);
     }
-    out->token = (int32_t)best;
-    logprob = (double)dendp_logit(logits, best) - (double)max - log(total);
-    out->logprob = logprob > -(double)FLT_MAX ? (float)logprob : -FLT_MAX;
+    dendp_sample_report(logits, best, max, total, out);
     return DEND_OK;
 }
 
 DEND_IMPL dend_status dend_sample_logits(const float *logits, uint32_t n, const dend_sample_params *params,
                                          uint64_t stream, uint64_t position, uint32_t *scratch,
                                          dend_sampled *out) {
+    if (params && !dendp_sample_is_plain(params)) {
+        return DEND_ERR_ARGUMENT;
+    }
     return dendp_sample(dendp_vector_ops_get(DEND_ISA_DEFAULT), logits, n, params, stream, position, scratch,
                         out);
 }

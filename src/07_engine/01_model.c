@@ -2,7 +2,7 @@
  * >>07.01 MODEL: a file becomes weights
  * ==========================================================================
  * Loading reads the file's metadata (02.02), the hyper-parameters and the list
- * of tensors that the family needs (02.04), the tokenizer (02.03), and then
+ * of tensors that the family needs (02.04), the tokenizer (02.14), and then
  * packs every matrix into panels (03.01), the layout that the kernels stream.
  * After that the file is closed: a model holds its own memory, one block.
  *
@@ -21,10 +21,13 @@
 
 /* The weights of one layer. Vectors are f32; absent ones are NULL. */
 typedef struct dendp_layer {
-    const float *attn_norm, *ffn_norm;     /* [D] */
-    const float *q_bias, *k_bias, *v_bias; /* [H*d], [G*d], [G*d] */
-    dendp_panels q, k, v, o;               /* [H*d][D], [G*d][D], [G*d][D], [D][H*d] */
-    dendp_panels gate, up, down;           /* [F][D], [F][D], [D][F] */
+    const float *attn_norm, *ffn_norm;              /* [D] */
+    const float *attn_post_norm, *ffn_post_norm;    /* [D]: of what is added to the stream */
+    const float *q_norm, *k_norm;                   /* [d]: of each head */
+    const float *q_bias, *k_bias, *v_bias, *o_bias; /* [H*d], [G*d], [G*d], [D] */
+    const float *gate_bias, *up_bias, *down_bias;   /* [F], [F], [D] */
+    dendp_panels q, k, v, o;                        /* [H*d][D], [G*d][D], [G*d][D], [D][H*d] */
+    dendp_panels gate, up, down;                    /* [F][D], [F][D], [D][F] */
 } dendp_layer;
 
 struct dend_model {
@@ -37,8 +40,10 @@ struct dend_model {
     uint64_t fingerprint; /* dendp_model_fingerprint */
     void *memory;         /* layers, vectors, panels */
     uint64_t memory_bytes;
-    bool file_layout;        /* matrices are the file's rows, in `file` or in `memory` */
-    dendp_file file;         /* with file_layout: what the rows lie in, unless it is only a reader */
+    bool file_layout;   /* matrices are the file's rows, in `file` or in `memory` */
+    dendp_file file;    /* with file_layout: what the rows lie in, unless it is only a reader */
+    dendp_file *shards; /* [n_shards] more of that, of models in several files */
+    uint32_t n_shards;
     uint64_t panel_bytes;    /* of the largest panel of any matrix */
     dendp_layer *layers;     /* [L] */
     const float *out_norm;   /* [D] */
@@ -64,6 +69,22 @@ static const float **dendp_model_vector(dend_model *m, dendp_tensor_role role, u
         return l ? &l->k_bias : NULL;
     case DENDP_TENSOR_V_BIAS:
         return l ? &l->v_bias : NULL;
+    case DENDP_TENSOR_O_BIAS:
+        return l ? &l->o_bias : NULL;
+    case DENDP_TENSOR_Q_NORM:
+        return l ? &l->q_norm : NULL;
+    case DENDP_TENSOR_K_NORM:
+        return l ? &l->k_norm : NULL;
+    case DENDP_TENSOR_ATTN_POST_NORM:
+        return l ? &l->attn_post_norm : NULL;
+    case DENDP_TENSOR_GATE_BIAS:
+        return l ? &l->gate_bias : NULL;
+    case DENDP_TENSOR_UP_BIAS:
+        return l ? &l->up_bias : NULL;
+    case DENDP_TENSOR_DOWN_BIAS:
+        return l ? &l->down_bias : NULL;
+    case DENDP_TENSOR_FFN_POST_NORM:
+        return l ? &l->ffn_post_norm : NULL;
     default:
         return NULL;
     }
@@ -207,7 +228,7 @@ static dend_status dendp_model_pack(dend_model *m, const dendp_gguf *g, const de
     if (!pool) {
         return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for threads", 0);
     }
-    status = dendp_pool_open(pool, g->file.data ? dendp_cpu_count() : 1, &no_jobs, NULL);
+    status = dendp_pool_open(pool, dendp_gguf_in_memory(g) ? dendp_cpu_count() : 1, &no_jobs, NULL);
     if (status != DEND_OK) { /* slower, not worse */
         dendp_log_line line;
         if (dendp_log_begin(&line, log, "threads cannot be started: one packs the weights")) {
@@ -243,6 +264,7 @@ DEND_IMPL void dend_model_free(dend_model *model) {
         dendp_tokenizer_free(&model->tokenizer);
         dendp_free(&allocator, model->memory, model->memory_bytes);
         dendp_file_close(&model->file);
+        dendp_gguf_close_shards(model->shards, model->n_shards, &allocator);
         dendp_free(&allocator, model, sizeof *model);
     }
 }
@@ -259,11 +281,9 @@ static void dendp_model_text(const dendp_gguf *g, const char *key, char *dst, si
     }
 }
 
-/* Weights: measures, allocates, places, packs. */
-static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, const dend_log *log,
-                                            dend_error *err) {
+/* Reads the configuration, and measures what the weights will take. */
+static dend_status dendp_model_measure(dend_model *m, const dendp_gguf *g, dend_error *err) {
     dendp_carver c;
-    uint32_t i;
     dend_status status = dendp_config_load(&m->config, g, err);
     if (status != DEND_OK) {
         return status;
@@ -274,11 +294,20 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
     }
     memset(&c, 0, sizeof c);
     status = dendp_model_place(m, g, &c, err);
+    m->memory_bytes = c.used;
+    return status;
+}
+
+/* Weights: measures, allocates, places, packs. */
+static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, const dend_log *log,
+                                            dend_error *err) {
+    dendp_carver c;
+    uint32_t i;
+    dend_status status = dendp_model_measure(m, g, err);
     if (status != DEND_OK) {
         return status;
     }
-    m->memory_bytes = c.used;
-    m->memory = dendp_alloc(&m->allocator, c.used);
+    m->memory = dendp_alloc(&m->allocator, m->memory_bytes);
     if (!m->memory) {
         return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the weights", 0);
     }
@@ -305,8 +334,8 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
  * not vouch for their files.  row [the widest matrix's columns] */
 static uint64_t dendp_model_fingerprint(dend_model *m, float *row) {
     const dendp_config *c = &m->config;
-    uint32_t words[10], i, layer, role;
-    float numbers[3];
+    uint32_t words[12], i, layer, role;
+    float numbers[13];
     dendp_check h;
     words[0] = c->n_vocab;
     words[1] = c->n_layers;
@@ -317,14 +346,25 @@ static uint64_t dendp_model_fingerprint(dend_model *m, float *row) {
     words[6] = c->n_rot;
     words[7] = c->n_ff;
     words[8] = c->tied_head;
-    words[9] = c->has_rope_freqs;
+    words[9] = c->tensors;
+    words[10] = c->window;
+    words[11] = c->n_ctx_orig;
     numbers[0] = c->norm_eps;
-    numbers[1] = c->rope_base;
-    numbers[2] = c->rope_scale;
+    numbers[1] = c->embd_scale;
+    numbers[2] = c->score_width;
+    for (i = 0; i < 2; i++) {
+        const dendp_rope *rope = i ? &c->rope_local : &c->rope;
+        numbers[3 + i * 5] = rope->base;
+        numbers[4 + i * 5] = rope->scale;
+        numbers[5 + i * 5] = rope->magnitude;
+        numbers[6 + i * 5] = rope->yarn ? rope->low : 0.0f;
+        numbers[7 + i * 5] = rope->yarn ? rope->high : 0.0f;
+    }
     dendp_check_begin(&h);
     dendp_check_add(&h, m->architecture, strlen(m->architecture) + 1);
     dendp_check_add(&h, words, sizeof words);
     dendp_check_add(&h, numbers, sizeof numbers);
+    dendp_check_add(&h, c->sliding, sizeof c->sliding);
     for (role = 0; role < DENDP_N_TENSOR_ROLES; role++) {
         const dendp_tensor_spec *spec = &dendp_tensor_specs[role];
         for (layer = 0; spec->rows != DENDP_EXTENT_ONE && layer < dendp_spec_count(spec, c); layer++) {
@@ -353,9 +393,24 @@ static dend_status dendp_model_mark(dend_model *m, dend_error *err) {
     return DEND_OK;
 }
 
+/* The bytes of its files that the model holds; with mapped = true those that it has mapped, too. */
+static uint64_t dendp_model_file_bytes(const dend_model *m, bool mapped) {
+    uint64_t bytes = m->file.owned || mapped ? m->file.size : 0;
+    uint32_t i;
+    for (i = 0; i < m->n_shards; i++) {
+        bytes += m->shards[i].owned || mapped ? m->shards[i].size : 0;
+    }
+    return bytes;
+}
+
 /* What the weights take of the model's own memory. */
 static uint64_t dendp_model_bytes(const dend_model *m) {
-    return m->memory_bytes + (m->file.owned ? m->file.size : 0);
+    return m->memory_bytes + dendp_model_file_bytes(m, false);
+}
+
+/* All that the model has asked its allocator for and keeps. */
+static uint64_t dendp_model_all_bytes(const dend_model *m) {
+    return sizeof *m + m->tokenizer.block_bytes + m->n_shards * sizeof *m->shards + dendp_model_bytes(m);
 }
 
 /* Says what has been loaded, and what it lacks. */
@@ -381,7 +436,90 @@ static void dendp_model_log(const dend_model *m, const dend_log *log, uint64_t n
     }
 }
 
-DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err) {
+/* A file beside tokenizer.json. */
+typedef struct dendp_model_text_file {
+    const char *name;
+    const char **text; /* where its text goes */
+    size_t *n;
+} dendp_model_text_file;
+
+/* The tokenizer of a folder, or of tokenizer_json in memory. A folder need not have one. */
+static dend_status dendp_model_folder_tokenizer(dend_model *m, dendp_folder *f, dend_error *err) {
+    enum { N_FILES = 4 };
+    const dend_model_desc *desc = f->desc;
+    dendp_tok_json_files files;
+    const dendp_model_text_file table[N_FILES] = {
+        {"tokenizer.json", &files.tokenizer, &files.n_tokenizer},
+        {"tokenizer_config.json", &files.config, &files.n_config},
+        {"special_tokens_map.json", &files.special, &files.n_special},
+        {"generation_config.json", &files.generation, &files.n_generation},
+    };
+    dendp_file opened[N_FILES];
+    uint32_t i;
+    dend_status status = DEND_OK;
+    memset(&files, 0, sizeof files);
+    memset(opened, 0, sizeof opened);
+    files.tokenizer = desc->tokenizer_json;
+    files.n_tokenizer = desc->tokenizer_json_size;
+    files.model = (const char *)f->config.data;
+    files.n_model = (size_t)f->config.size;
+    for (i = 0; i < N_FILES && f->dir && status == DEND_OK; i++) {
+        status = dendp_folder_file(f, table[i].name, DENDP_HF_MAX_INDEX, true, &opened[i], err);
+        status = dendp_in_file(status, table[i].name, err);
+        *table[i].text = (const char *)opened[i].data;
+        *table[i].n = (size_t)opened[i].size;
+    }
+    if (status == DEND_OK && files.tokenizer) {
+        status = dendp_tokenizer_load_json(&m->tokenizer, &files, &m->allocator, err);
+        status = dendp_in_file(status, "a file of the tokenizer", err);
+        m->has_tokenizer = status == DEND_OK;
+    } else if (status == DEND_OK && desc->vocab_only) {
+        status = DENDP_FAIL(err, DEND_ERR_IO, "there is no tokenizer.json", 0);
+    }
+    for (i = 0; i < N_FILES; i++) {
+        dendp_file_close(&opened[i]);
+    }
+    return status;
+}
+
+/* The catalogue of a description, and the tokenizer where there is one. */
+static dend_status dendp_model_open(dend_model *m, dendp_gguf *g, const dend_model_desc *d, dend_error *err) {
+    dendp_folder folder;
+    dend_status status = dendp_model_desc_check(d, err);
+    if (status != DEND_OK) {
+        return status;
+    }
+    if ((unsigned)d->quantise > DEND_WEIGHT_Q4_0) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "quantise is no type of weights", 0);
+    }
+    if (d->path && (d->config_json || d->tokenizer_json)) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "config_json and tokenizer_json go with data or reader", 0);
+    }
+    if (!d->path && d->tokenizer_json && !d->config_json) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "tokenizer_json goes with config_json", 0);
+    }
+    if ((d->config_json_size && !d->config_json) || (d->tokenizer_json_size && !d->tokenizer_json)) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "a size without its text", 0);
+    }
+    if (dendp_folder_is(d)) {
+        status = dendp_folder_open(&folder, g, d, err);
+        if (status == DEND_OK) {
+            status = dendp_model_folder_tokenizer(m, &folder, err);
+            dendp_folder_close(&folder);
+        }
+    } else {
+        status = dendp_gguf_open(g, d, err);
+        if (status == DEND_OK && (d->vocab_only || dendp_gguf_find(g, "tokenizer.ggml.model"))) {
+            status = dendp_tokenizer_load(&m->tokenizer, g, &m->allocator, err);
+            m->has_tokenizer = status == DEND_OK;
+        }
+    }
+    return status;
+}
+
+/* A model of a description; with plan = true one that knows its sizes, and has no weights. */
+static dend_status dendp_model_make(const dend_model_desc *desc, bool plan, dend_model **out,
+                                    dend_error *err) {
     dend_model_desc d;
     dendp_gguf g;
     dend_model *m = NULL;
@@ -391,48 +529,58 @@ DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "desc and out must be given", 0);
     }
     *out = NULL;
+    memset(&g, 0, sizeof g);
     d = *desc;
+    d.no_mmap = d.no_mmap && !plan;
     status = dendp_allocator_resolve(&d.allocator, err);
-    if (status != DEND_OK) {
-        return status;
-    }
-    status = dendp_gguf_open(&g, &d, err);
     if (status != DEND_OK) {
         return status;
     }
     m = (dend_model *)dendp_alloc(&d.allocator, sizeof *m);
     if (!m) {
-        status = DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the model", 0);
-        goto exit;
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the model", 0);
     }
     memset(m, 0, sizeof *m);
     m->allocator = d.allocator;
-    dendp_model_text(&g, "general.name", m->name, sizeof m->name);
-    dendp_model_text(&g, "general.architecture", m->architecture, sizeof m->architecture);
-    if (d.vocab_only || dendp_gguf_find(&g, "tokenizer.ggml.model")) {
-        status = dendp_tokenizer_load(&m->tokenizer, &g, &m->allocator, err);
-        m->has_tokenizer = status == DEND_OK;
+    status = dendp_model_open(m, &g, &d, err);
+    if (status == DEND_OK) {
+        dendp_model_text(&g, "general.name", m->name, sizeof m->name);
+        dendp_model_text(&g, "general.architecture", m->architecture, sizeof m->architecture);
+    }
+    if (status == DEND_OK && !d.vocab_only && d.quantise != DEND_WEIGHT_DEFAULT) {
+        status =
+            dendp_gguf_quantise(&g, d.quantise == DEND_WEIGHT_Q8_0 ? DENDP_TYPE_Q8_0 : DENDP_TYPE_Q4_0, err);
     }
     if (status == DEND_OK && !d.vocab_only) {
         m->file_layout = d.keep_file_layout;
-        status = dendp_model_load_weights(m, &g, &d.log, err);
+        status = plan ? dendp_model_measure(m, &g, err) : dendp_model_load_weights(m, &g, &d.log, err);
     }
     if (status == DEND_OK && m->has_weights) {
         status = dendp_model_mark(m, err);
     }
-    if (status == DEND_OK && m->file_layout && g.file.data) { /* the file is the model's from now on */
+    if (status == DEND_OK && m->file_layout &&
+        dendp_gguf_in_memory(&g)) { /* files are the model's from now on */
         m->file = g.file;
+        m->shards = g.shards;
+        m->n_shards = g.n_shards;
         memset(&g.file, 0, sizeof g.file);
+        g.shards = NULL;
+        g.n_shards = 0;
     }
-exit:
     dendp_gguf_close(&g);
     if (status != DEND_OK) {
         dend_model_free(m);
         return status;
     }
-    dendp_model_log(m, &d.log, dendp_now_ns() - start);
+    if (!plan) {
+        dendp_model_log(m, &d.log, dendp_now_ns() - start);
+    }
     *out = m;
     return DEND_OK;
+}
+
+DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **out, dend_error *err) {
+    return dendp_model_make(desc, false, out, err);
 }
 
 DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out) {
@@ -490,6 +638,23 @@ DEND_IMPL const char *dend_token_bytes(const dend_model *model, int32_t token, s
 
 DEND_IMPL const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes) {
     return model && model->has_tokenizer ? dendp_tokenizer_text(&model->tokenizer, token, n_bytes) : NULL;
+}
+
+DEND_IMPL dend_status dend_detokenize(const dend_model *model, const int32_t *tokens, size_t n,
+                                      uint32_t flags, char *out, size_t cap, size_t *n_out) {
+    size_t needed = 0;
+    dend_status status;
+    if (!model) {
+        return DEND_ERR_ARGUMENT;
+    }
+    if (!model->has_tokenizer) {
+        return DEND_ERR_UNSUPPORTED;
+    }
+    status = dendp_tokenizer_decode(&model->tokenizer, tokens, n, flags, out, cap, &needed);
+    if (n_out) {
+        *n_out = needed;
+    }
+    return status;
 }
 
 DEND_IMPL bool dend_token_is_end(const dend_model *model, int32_t token) {

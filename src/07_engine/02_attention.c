@@ -1,16 +1,17 @@
 /* ==========================================================================
  * >>07.02 ATTENTION: partial softmax over segments of 512 positions
  * ==========================================================================
- * A row attends to positions 0 ... pos of its sequence. The positions are cut
- * into fixed segments of 512 (a leaf of the block table when P = 16), and each
- * (row, KV head, segment) is a task of its own that yields, for every query
- * head of the group, a partial result
+ * A row attends to positions 0 ... pos of its sequence, or in a sliding layer
+ * to the last `window` of these. The positions are cut into fixed segments of
+ * 512 (a leaf of the block table when P = 16); those before the window are left
+ * out, and so are its tiles before it. Each (row, KV head, segment) is a task of its
+ * own that yields, for every query head of the group, a partial result
  *
  *     m = max score     l = sum of 2^(s - m)     o = sum of 2^(s - m) v
  *
  * A second pass merges a row's partials in ascending order (the algebra of
- * FlashAttention; Dao et al., 2022, and Flash-Decoding, 2023). Scores carry
- * log2(e)/sqrt(d), so that powers of two will do.
+ * FlashAttention; Dao et al., 2022, and Flash-Decoding, 2023). Scores carry the
+ * model's factor times log2(e), so that powers of two will do.
  *
  * Segments and tiles stand at absolute positions, tiles are walked in
  * ascending order, and a row looks at nothing but its own keys: so its result
@@ -80,10 +81,11 @@ typedef struct dendp_attention {
     uint32_t group, group_layer;  /* where the cache keeps this layer */
     uint32_t n_heads, n_kv_heads; /* H, G */
     uint32_t head_dim;            /* d */
+    uint32_t window;              /* positions that a row sees, its own included; 0 = all */
     const float *q;               /* [n_rows][ld_q], rotated and scaled */
     size_t ld_q;
     float *partials;         /* [segment of all rows][H][d + 2]: m, l, o */
-    uint32_t most_segments;  /* of any row of the wave */
+    uint32_t most_segments;  /* that any row of the wave sees */
     uint32_t *first_segment; /* [n_rows + 1]: where each row's partials begin */
     bool fine;               /* short tasks */
     uint32_t rows_per_task, n_chunks;
@@ -92,8 +94,14 @@ typedef struct dendp_attention {
     float *out;        /* [n_rows][H*d] */
 } dendp_attention;
 
-static uint32_t dendp_row_segments(const dendp_row *row) {
-    return row->pos / DENDP_SEGMENT + 1;
+/* The first position that a row sees. */
+static uint32_t dendp_row_begin(const dendp_row *row, uint32_t window) {
+    return window != 0 && row->pos >= window ? row->pos - window + 1 : 0;
+}
+
+/* Segments that a row sees something of. */
+static uint32_t dendp_row_segments(const dendp_row *row, uint32_t window) {
+    return row->pos / DENDP_SEGMENT - dendp_row_begin(row, window) / DENDP_SEGMENT + 1;
 }
 
 /* Puts tile `tile` of a tree row together in `scratch` (K, V): committed
@@ -130,7 +138,7 @@ static void dendp_gather_tile(const dendp_attention *a, const dendp_row *row, ui
     }
 }
 
-/* The tiles of one segment as one row and KV head see them. */
+/* The tiles of one segment as one row and KV head see them: from the first to the last of which it sees a slot. */
 typedef struct dendp_segment_view {
     uint32_t first;                                         /* tile number of tiles[0] */
     uint32_t n_tiles;                                       /* at most 32 */
@@ -143,13 +151,17 @@ static void dendp_segment_look_up(const dendp_attention *a, const dendp_row *row
     const dendp_cache *c = a->cache;
     const dendp_table *table = dendp_cache_table(c, row->record, a->group);
     const dendp_node *leaf = NULL;
-    uint32_t P = c->desc.block_tokens, begin = segment * DENDP_SEGMENT, tile;
-    uint32_t end = dendp_min_u32(row->pos + 1, begin + DENDP_SEGMENT);
+    uint32_t P = c->desc.block_tokens, sees = dendp_row_begin(row, a->window), tile;
+    uint32_t begin = dendp_max_u32(segment * DENDP_SEGMENT, sees / DENDP_TILE * DENDP_TILE);
+    uint32_t end = dendp_min_u32(row->pos + 1, (segment + 1) * DENDP_SEGMENT);
     view->first = begin / DENDP_TILE;
     view->n_tiles = dendp_div_up(end - begin, DENDP_TILE);
     for (tile = 0; tile < view->n_tiles; tile++) {
         uint32_t pos = begin + tile * DENDP_TILE, left = end - pos;
         view->mask[tile] = (uint16_t)(left >= DENDP_TILE ? 0xffffu : (1u << left) - 1u);
+        if (pos < sees) { /* only the first tile */
+            view->mask[tile] = (uint16_t)(view->mask[tile] & (0xffffu << (sees - pos)));
+        }
         view->tiles[tile] = NULL;
         if (pos + DENDP_TILE <= row->n_past || row->tree_first == DENDP_NONE) {
             uint32_t index = pos / P;
@@ -162,16 +174,16 @@ static void dendp_segment_look_up(const dendp_attention *a, const dendp_row *row
     }
 }
 
-/* One (row, KV head, segment), up to DENDP_ATTENTION_QUERIES query heads. */
-static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, uint32_t segment,
-                         uint32_t first_q, uint32_t n_q) {
+/* One (row, KV head, the n-th segment that it sees), up to DENDP_ATTENTION_QUERIES query heads. */
+static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, uint32_t nth, uint32_t first_q,
+                         uint32_t n_q) {
     const dendp_codec *codec = &a->cache->desc.codec;
     const dendp_row *row = &a->rows[r];
     const dendp_group *group = &a->cache->groups[a->group];
     uint64_t k_bytes = group->k_bytes;
     uint32_t d = a->head_dim, tile, i, t;
     const float *floats = a->q + r * a->ld_q + (size_t)first_q * d;
-    float *partial = a->partials + ((size_t)(a->first_segment[r] + segment) * a->n_heads + first_q) * (d + 2);
+    float *partial = a->partials + ((size_t)(a->first_segment[r] + nth) * a->n_heads + first_q) * (d + 2);
     float s[DENDP_ATTENTION_QUERIES * DENDP_SEGMENT], o[DENDP_ATTENTION_QUERIES * DENDP_MAX_HEAD_DIM];
     dendp_q8_query queries[DENDP_ATTENTION_QUERIES * DENDP_MAX_HEAD_DIM / 32];
     const void *q = floats;
@@ -181,7 +193,7 @@ static void dendp_attend(const dendp_attention *a, uint32_t r, uint32_t head, ui
         unsigned char bytes[DENDP_GATHER_BYTES];
     } scratch;
 
-    dendp_segment_look_up(a, row, head, segment, &view);
+    dendp_segment_look_up(a, row, head, dendp_row_begin(row, a->window) / DENDP_SEGMENT + nth, &view);
     if (codec->put_query) {
         for (i = 0; i < n_q; i++) {
             codec->put_query(codec->act_row, floats + (size_t)i * d, d,
@@ -247,7 +259,7 @@ static void dendp_attention_task(void *ctx, uint32_t index) {
     uint32_t end = dendp_min_u32(a->n_rows, (chunk + 1) * a->rows_per_task);
     for (segment = strip; segment < a->most_segments; segment += a->n_strips) {
         for (r = chunk * a->rows_per_task; r < end; r++) {
-            for (i = 0; i < group && segment < dendp_row_segments(&a->rows[r]);
+            for (i = 0; i < group && segment < dendp_row_segments(&a->rows[r], a->window);
                  i += DENDP_ATTENTION_QUERIES) {
                 dendp_attend(a, r, head, segment, head * group + i,
                              dendp_min_u32(DENDP_ATTENTION_QUERIES, group - i));
@@ -295,8 +307,11 @@ static bool dendp_attention_run(dendp_attention *a, dendp_pool *pool, dendp_slic
     uint32_t done = 0;
     while (done < n_rows) {
         uint32_t n = 0, total = 0, most = 0;
-        while (done + n < n_rows && (n == 0 || total + dendp_row_segments(&rows[done + n]) <= cap_segments)) {
-            uint32_t segments = dendp_row_segments(&rows[done + n]);
+        while (done + n < n_rows) {
+            uint32_t segments = dendp_row_segments(&rows[done + n], a->window);
+            if (n > 0 && total + segments > cap_segments) {
+                break;
+            }
             a->first_segment[n++] = total;
             total += segments;
             most = dendp_max_u32(most, segments);

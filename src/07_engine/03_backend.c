@@ -15,14 +15,15 @@
  * done. A pass that begins with fine = true is cut into tasks of some 100 us, so
  * that it stops close to its time; the cut changes no result.
  *
- *     angles     cos and sin of the rows' positions
- *     embed      x[T][D]          = rows of the embedding
- *     norm       y[T][n]          = rms_norm(x) * w
+ *     angles     a[T][n_rot]      = cos, sin of each pair at each row's position
+ *     embed      x[T][D]          = rows of the embedding * scale
+ *     norm       y[T][n]          = rms_norm(x) * w, perhaps in place
  *     matmul     y[T][all rows]   = x [T][K] times up to 3 matrices, + biases
- *     rotate     q, k             = rope(q) * scale, rope(k), in place
+ *     rotate     q, k             = rope([norm] q) * scale, rope([norm] k), in place
  *     kv_write   K, V of the rows -> blocks or overlay
  *     attention  out[T][H*d]
  *     silu_mul   y[T][F]          = silu(gate) * up
+ *     gelu_mul   y[T][F]          = gelu(gate) * up
  *     add        y += x
  *     head       logits rows of the output pool
  *     copy_tree  overlay slots    -> blocks (accepted rows)
@@ -37,10 +38,14 @@ typedef struct dendp_linear {
     const float *bias[DENDP_MAX_PARTS]; /* or NULL */
 } dendp_linear;
 
-/* What kv_write and attention need to know of a layer. */
+/* What rotate, kv_write and attention need to know of a layer. */
 typedef struct dendp_layer_view {
     uint32_t layer, n_layers, group, group_layer;
     uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t window;              /* positions that it sees; 0 = all */
+    float score_scale;            /* of q: with log2(e) */
+    const float *q_norm, *k_norm; /* [d], or NULL */
+    float norm_eps;
 } dendp_layer_view;
 
 typedef struct dendp_backend {
@@ -50,9 +55,10 @@ typedef struct dendp_backend {
     void (*limit)(void *self, uint64_t deadline_ns); /* of dendp_now_ns; 0 = none */
     void (*cancel)(void *self, bool on);             /* from any thread: stop as if the time were up */
     bool (*cancelled)(void *self);
-    bool (*angles)(void *self, const dendp_row *rows, uint32_t n, const float *freqs, uint32_t n_rot,
-                   float *angles);
-    bool (*embed)(void *self, const dendp_panels *w, const dendp_row *rows, uint32_t n, float *x, size_t ldx);
+    bool (*angles)(void *self, const float *freqs, float magnitude, uint32_t n_rot, const dendp_row *rows,
+                   uint32_t n, float *angles);
+    bool (*embed)(void *self, const dendp_panels *w, const dendp_row *rows, float scale, uint32_t n, float *x,
+                  size_t ldx);
     bool (*norm)(void *self, const float *x, const float *w, float eps, uint32_t n_rows, uint32_t n,
                  float *y);
     bool (*matmul)(void *self, const dendp_linear *w, const float *x, size_t ldx, uint32_t n, float *y,
@@ -64,6 +70,7 @@ typedef struct dendp_backend {
     bool (*attention)(void *self, const dendp_layer_view *v, const dendp_cache *c, const dendp_overlay *o,
                       const dendp_row *rows, uint32_t n, const float *q, size_t ld, float *out);
     bool (*silu_mul)(void *self, const float *gate_up, uint32_t n, uint32_t n_ff, float *y);
+    bool (*gelu_mul)(void *self, const float *gate_up, uint32_t n, uint32_t n_ff, float *y);
     bool (*add)(void *self, float *y, const float *x, uint32_t n_rows, uint32_t n);
     bool (*head)(void *self, const dendp_panels *w, const float *x, uint32_t n, uint32_t width, float *logits,
                  const uint32_t *out_rows);
@@ -117,16 +124,6 @@ static uint32_t dendp_cpu_chunk(const dendp_cpu *cpu, uint32_t n_rows) {
     return dendp_max_u32(1, dendp_min_u32(16, n_rows / (2 * cpu->pool->n_threads)));
 }
 
-/* cos and sin of position * frequency, a function of the position alone. */
-static void dendp_rope_angles(const float *freqs, uint32_t n_rot, uint32_t pos, float *angles) {
-    uint32_t i;
-    for (i = 0; i < n_rot / 2; i++) {
-        double angle = (double)pos * (double)freqs[i];
-        angles[2 * i] = (float)cos(angle);
-        angles[2 * i + 1] = (float)sin(angle);
-    }
-}
-
 /* The arguments of a row-wise operation; each task handles `chunk` rows. */
 typedef struct dendp_cpu_rows {
     const dendp_cpu *cpu;
@@ -138,7 +135,7 @@ typedef struct dendp_cpu_rows {
     const float *x, *x2, *w;
     float *y;
     size_t ldx, ldy;
-    float eps;
+    float eps, scale;
     uint32_t n_rows, chunk, n, n_rot;
     dendp_rope_kind rope;
 } dendp_cpu_rows;
@@ -155,21 +152,28 @@ static uint32_t dendp_cpu_rows_end(const dendp_cpu_rows *a, uint32_t index) {
     return dendp_min_u32(a->n_rows, (index + 1) * a->chunk);
 }
 
+/* A function of the position alone, in double precision: positions may be large. */
 static void dendp_cpu_angles_task(void *ctx, uint32_t index) {
     const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
-    uint32_t r;
+    uint32_t r, i;
     for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
-        dendp_rope_angles(a->w, a->n_rot, a->rows[r].pos, a->y + (size_t)r * a->n_rot);
+        float *angles = a->y + (size_t)r * a->n_rot;
+        for (i = 0; i < a->n_rot / 2; i++) {
+            double angle = (double)a->rows[r].pos * (double)a->x[i];
+            angles[2 * i] = (float)cos(angle) * a->scale;
+            angles[2 * i + 1] = (float)sin(angle) * a->scale;
+        }
     }
 }
 
-static bool dendp_cpu_angles(void *self, const dendp_row *rows, uint32_t n, const float *freqs,
-                             uint32_t n_rot, float *angles) {
+static bool dendp_cpu_angles(void *self, const float *freqs, float magnitude, uint32_t n_rot,
+                             const dendp_row *rows, uint32_t n, float *angles) {
     dendp_cpu_rows a;
     memset(&a, 0, sizeof a);
-    a.rows = rows;
-    a.w = freqs;
+    a.x = freqs;
+    a.scale = magnitude;
     a.n_rot = n_rot;
+    a.rows = rows;
     a.y = angles;
     return dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_angles_task);
 }
@@ -179,14 +183,18 @@ static void dendp_cpu_embed_task(void *ctx, uint32_t index) {
     uint32_t r;
     for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
         dendp_panels_get_row(a->panels, (uint32_t)a->rows[r].token, a->y + r * a->ldy);
+        if (a->scale != 1.0f) {
+            dendp_scale_by(a->y + r * a->ldy, a->scale, a->panels->k);
+        }
     }
 }
 
-static bool dendp_cpu_embed(void *self, const dendp_panels *w, const dendp_row *rows, uint32_t n, float *x,
-                            size_t ldx) {
+static bool dendp_cpu_embed(void *self, const dendp_panels *w, const dendp_row *rows, float scale, uint32_t n,
+                            float *x, size_t ldx) {
     dendp_cpu_rows a;
     memset(&a, 0, sizeof a);
     a.panels = w;
+    a.scale = scale;
     a.rows = rows;
     a.y = x;
     a.ldy = ldx;
@@ -229,6 +237,24 @@ static bool dendp_cpu_silu_mul(void *self, const float *gate_up, uint32_t n, uin
     a.n = n_ff;
     a.y = y;
     return dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_silu_task);
+}
+
+static void dendp_cpu_gelu_task(void *ctx, uint32_t index) {
+    const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
+    uint32_t r;
+    for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
+        const float *gate = a->x + (size_t)r * 2 * a->n;
+        a->cpu->ops->gelu_mul(gate, gate + a->n, a->n, a->y + (size_t)r * a->n);
+    }
+}
+
+static bool dendp_cpu_gelu_mul(void *self, const float *gate_up, uint32_t n, uint32_t n_ff, float *y) {
+    dendp_cpu_rows a;
+    memset(&a, 0, sizeof a);
+    a.x = gate_up;
+    a.n = n_ff;
+    a.y = y;
+    return dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_gelu_task);
 }
 
 static void dendp_cpu_add_task(void *ctx, uint32_t index) {
@@ -437,19 +463,22 @@ static bool dendp_cpu_head(void *self, const dendp_panels *w, const float *x, ui
 static void dendp_cpu_rotate_task(void *ctx, uint32_t index) {
     const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
     const dendp_layer_view *v = a->view;
-    float scale = DENDP_LOG2E / sqrtf((float)v->head_dim);
     uint32_t r, h, i;
     for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
         const float *angles = a->w + (size_t)r * a->n_rot;
         for (h = 0; h < v->n_heads + v->n_kv_heads; h++) {
             float *head = a->y + r * a->ldy + (size_t)h * v->head_dim;
+            const float *norm = h < v->n_heads ? v->q_norm : v->k_norm;
+            if (norm) {
+                a->cpu->ops->rms_norm(head, norm, v->norm_eps, v->head_dim, head);
+            }
             if (a->rope == DENDP_ROPE_HALVES) {
                 dendp_rope_halves(head, angles, a->n_rot);
             } else {
                 dendp_rope_interleaved(head, angles, a->n_rot);
             }
             for (i = 0; h < v->n_heads && i < v->head_dim; i++) {
-                head[i] *= scale;
+                head[i] *= v->score_scale;
             }
         }
     }
@@ -526,6 +555,7 @@ static bool dendp_cpu_attention(void *self, const dendp_layer_view *v, const den
     a.n_heads = v->n_heads;
     a.n_kv_heads = v->n_kv_heads;
     a.head_dim = v->head_dim;
+    a.window = v->window;
     a.ld_q = ld;
     a.partials = cpu->partials;
     a.first_segment = cpu->first_segment;
@@ -568,6 +598,7 @@ static void dendp_cpu_backend(dendp_cpu *cpu, dendp_backend *out) {
     out->kv_write = dendp_cpu_kv_write;
     out->attention = dendp_cpu_attention;
     out->silu_mul = dendp_cpu_silu_mul;
+    out->gelu_mul = dendp_cpu_gelu_mul;
     out->add = dendp_cpu_add;
     out->head = dendp_cpu_head;
     out->copy_tree = dendp_cpu_copy_tree;

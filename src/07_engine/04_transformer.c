@@ -6,13 +6,14 @@
  * al. (2017) in its llama form: pre-norm, rotary positions, grouped-query
  * attention, gated FFN.
  *
- *     x = embed(tokens)
+ *     x = embed(tokens) [* sqrt(D)]
  *     for each layer:
- *         h = norm(x);  q,k,v = h * Wqkv;  rope;  K,V into the cache
- *         x += attention(q) * Wo
- *         h = norm(x);  x += (silu(h * Wgate) * (h * Wup)) * Wdown
+ *         h = norm(x);  q,k,v = h * Wqkv;  [norm of each q and k];  rope;  K,V into the cache
+ *         x += [norm] attention(q) * Wo
+ *         h = norm(x);  x += [norm] (act(h * Wgate) * (h * Wup)) * Wdown
  *     logits = norm(x) * Whead          (only for rows that ask)
  *
+ * What stands in brackets, and act, are fields of the configuration (02.04).
  * K and V of all rows are written before any row attends, so rows of one
  * prompt see each other through the cache like everybody else. Every operation
  * treats rows one by one: what else is in the batch cannot change a row.
@@ -32,8 +33,8 @@ typedef struct dendp_scratch {
     float *heads;       /* [T][H*d] attention output */
     float *gu;          /* [T][2F] gate and up */
     float *ffn;         /* [T][F] */
-    float *angles;      /* [T][n_rot] cos, sin of each pair */
-    float *freqs;       /* [n_rot/2] radians a position */
+    float *angles[2];   /* [T][n_rot] cos, sin of each pair, and the same for sliding layers */
+    float *freqs[2];    /* [n_rot/2] radians a position */
     float *last;        /* [T][D] the rows whose logits are wanted */
     uint32_t *out_rows; /* [T] where their logits go */
 } dendp_scratch;
@@ -48,18 +49,29 @@ static void dendp_scratch_carve(dendp_scratch *s, const dendp_config *c, uint32_
     s->heads = (float *)dendp_carve(carver, T * c->n_heads * d, sizeof(float));
     s->gu = (float *)dendp_carve(carver, T * 2 * c->n_ff, sizeof(float));
     s->ffn = (float *)dendp_carve(carver, T * c->n_ff, sizeof(float));
-    s->angles = (float *)dendp_carve(carver, T * c->n_rot, sizeof(float));
-    s->freqs = (float *)dendp_carve(carver, c->n_rot / 2, sizeof(float));
+    s->angles[0] = s->angles[1] = (float *)dendp_carve(carver, T * c->n_rot, sizeof(float));
+    s->freqs[0] = s->freqs[1] = (float *)dendp_carve(carver, c->n_rot / 2, sizeof(float));
+    if (dendp_config_two_ropes(c)) {
+        s->angles[1] = (float *)dendp_carve(carver, T * c->n_rot, sizeof(float));
+        s->freqs[1] = (float *)dendp_carve(carver, c->n_rot / 2, sizeof(float));
+    }
     s->last = (float *)dendp_carve(carver, T * D, sizeof(float));
     s->out_rows = (uint32_t *)dendp_carve(carver, T, sizeof(uint32_t));
 }
 
-/* Radians a position of each pair: base^(-2i/n_rot), over the model's own divisors where it has some. */
-static void dendp_rope_freqs(const dend_model *m, float *freqs) {
-    const dendp_config *c = &m->config;
-    uint32_t i;
-    for (i = 0; i < c->n_rot / 2; i++) {
-        double f = pow((double)c->rope_base, -2.0 * (double)i / (double)c->n_rot) * (double)c->rope_scale;
+/* Radians a position of each pair: base^(-2i/n_rot), over the model's own divisors where it has some, scaled;
+ * with YaRN less, the less the pair is one of the slow ones. freqs [n_rot/2]. */
+static void dendp_rope_freqs(const dend_model *m, const dendp_rope *rope, float *freqs) {
+    uint32_t i, n_rot = m->config.n_rot;
+    for (i = 0; i < n_rot / 2; i++) {
+        double f = pow((double)rope->base, -2.0 * (double)i / (double)n_rot), scale = (double)rope->scale;
+        if (rope->yarn) {
+            double width = (double)rope->high - (double)rope->low;
+            double slow = ((double)i - (double)rope->low) / (width > 0.001 ? width : 0.001);
+            slow = slow < 0 ? 0 : slow > 1 ? 1 : slow;
+            scale = scale * slow + (1 - slow);
+        }
+        f *= scale;
         freqs[i] = (float)(m->rope_freqs ? f / (double)m->rope_freqs[i] : f);
     }
 }
@@ -81,9 +93,9 @@ typedef struct dendp_forward {
 } dendp_forward;
 
 /* Operations of a pass: these, then DENDP_N_LAYER_OPS a layer, then the output norm and the head. */
-enum { DENDP_OP_ANGLES = 0, DENDP_OP_EMBED, DENDP_OP_LAYERS };
+enum { DENDP_OP_ANGLES = 0, DENDP_OP_ANGLES_LOCAL, DENDP_OP_EMBED, DENDP_OP_LAYERS };
 
-/* Operations of a layer. */
+/* Operations of a layer; one that a model lacks is through at once. */
 enum {
     DENDP_OP_ATTN_NORM = 0,
     DENDP_OP_QKV,
@@ -91,16 +103,18 @@ enum {
     DENDP_OP_KV_WRITE,
     DENDP_OP_ATTENTION,
     DENDP_OP_O,
+    DENDP_OP_ATTN_POST_NORM,
     DENDP_OP_ADD_ATTN,
     DENDP_OP_FFN_NORM,
     DENDP_OP_GATE_UP,
-    DENDP_OP_SILU_MUL,
+    DENDP_OP_ACTIVATION,
     DENDP_OP_DOWN,
+    DENDP_OP_FFN_POST_NORM,
     DENDP_OP_ADD_FFN,
     DENDP_N_LAYER_OPS
 };
 
-/* How the cache and the backend see a layer. */
+/* What a layer is to rotation, cache and attention. */
 static dendp_layer_view dendp_forward_view(const dendp_forward *f, uint32_t layer) {
     const dendp_config *c = &f->model->config;
     dendp_layer_view view;
@@ -112,6 +126,11 @@ static dendp_layer_view dendp_forward_view(const dendp_forward *f, uint32_t laye
     view.n_heads = c->n_heads;
     view.n_kv_heads = c->n_kv_heads;
     view.head_dim = c->head_dim;
+    view.window = dendp_config_slides(c, layer) ? c->window : 0;
+    view.score_scale = DENDP_LOG2E / sqrtf(c->score_width);
+    view.q_norm = f->model->layers[layer].q_norm;
+    view.k_norm = f->model->layers[layer].k_norm;
+    view.norm_eps = c->norm_eps;
     return view;
 }
 
@@ -140,7 +159,8 @@ static bool dendp_forward_layer(dendp_forward *f, uint32_t layer, uint32_t op) {
         linear.bias[2] = w->v_bias;
         return be->matmul(be->self, &linear, s->h, D, n, s->qkv, ld);
     case DENDP_OP_ROTATE:
-        return be->rotate(be->self, &view, s->angles, c->n_rot, c->family->rope, n, s->qkv, ld);
+        return be->rotate(be->self, &view, s->angles[dendp_config_slides(c, layer)], c->n_rot,
+                          c->family->rope, n, s->qkv, ld);
     case DENDP_OP_KV_WRITE:
         return be->kv_write(be->self, &view, f->cache, f->overlay, f->rows, n, s->qkv + H * d,
                             s->qkv + (H + G) * d, ld);
@@ -148,19 +168,27 @@ static bool dendp_forward_layer(dendp_forward *f, uint32_t layer, uint32_t op) {
         return be->attention(be->self, &view, f->cache, f->overlay, f->rows, n, s->qkv, ld, s->heads);
     case DENDP_OP_O:
         linear.part[0] = &w->o;
+        linear.bias[0] = w->o_bias;
         return be->matmul(be->self, &linear, s->heads, H * d, n, s->h, D);
+    case DENDP_OP_ATTN_POST_NORM:
+        return !w->attn_post_norm || be->norm(be->self, s->h, w->attn_post_norm, c->norm_eps, n, D, s->h);
     case DENDP_OP_FFN_NORM:
         return be->norm(be->self, s->x, w->ffn_norm, c->norm_eps, n, D, s->h);
     case DENDP_OP_GATE_UP:
         linear.n_parts = 2;
         linear.part[0] = &w->gate;
         linear.part[1] = &w->up;
+        linear.bias[0] = w->gate_bias;
+        linear.bias[1] = w->up_bias;
         return be->matmul(be->self, &linear, s->h, D, n, s->gu, (size_t)2 * F);
-    case DENDP_OP_SILU_MUL:
-        return be->silu_mul(be->self, s->gu, n, F, s->ffn);
+    case DENDP_OP_ACTIVATION:
+        return (c->family->gelu ? be->gelu_mul : be->silu_mul)(be->self, s->gu, n, F, s->ffn);
     case DENDP_OP_DOWN:
         linear.part[0] = &w->down;
+        linear.bias[0] = w->down_bias;
         return be->matmul(be->self, &linear, s->ffn, F, n, s->h, D);
+    case DENDP_OP_FFN_POST_NORM:
+        return !w->ffn_post_norm || be->norm(be->self, s->h, w->ffn_post_norm, c->norm_eps, n, D, s->h);
     default: /* DENDP_OP_ADD_ATTN, DENDP_OP_ADD_FFN */
         return be->add(be->self, s->x, s->h, n, D);
     }
@@ -206,11 +234,14 @@ static bool dendp_forward_between_layers(const dendp_forward *f) {
 /* Row `from` of the pass, which stands between two layers, becomes row `to`. */
 static void dendp_forward_move_row(dendp_forward *f, uint32_t from, uint32_t to) {
     const dendp_config *c = &f->model->config;
+    uint32_t i;
     f->rows[to] = f->rows[from];
     memmove(f->scratch.x + (size_t)to * c->n_embd, f->scratch.x + (size_t)from * c->n_embd,
             c->n_embd * sizeof(float));
-    memmove(f->scratch.angles + (size_t)to * c->n_rot, f->scratch.angles + (size_t)from * c->n_rot,
-            c->n_rot * sizeof(float));
+    for (i = 0; i < 2; i++) {
+        memmove(f->scratch.angles[i] + (size_t)to * c->n_rot, f->scratch.angles[i] + (size_t)from * c->n_rot,
+                c->n_rot * sizeof(float));
+    }
 }
 
 /* The pass, which stands between two layers, goes on with its first n rows. The
@@ -228,10 +259,14 @@ static bool dendp_forward_op(dendp_forward *f) {
     dendp_scratch *s = &f->scratch;
     uint32_t layer, op = f->op;
     if (op == DENDP_OP_ANGLES) {
-        return be->angles(be->self, f->rows, f->n, s->freqs, c->n_rot, s->angles);
+        return be->angles(be->self, s->freqs[0], c->rope.magnitude, c->n_rot, f->rows, f->n, s->angles[0]);
+    }
+    if (op == DENDP_OP_ANGLES_LOCAL) {
+        return s->angles[1] == s->angles[0] || be->angles(be->self, s->freqs[1], c->rope_local.magnitude,
+                                                          c->n_rot, f->rows, f->n, s->angles[1]);
     }
     if (op == DENDP_OP_EMBED) {
-        return be->embed(be->self, &f->model->embd, f->rows, f->n, s->x, c->n_embd);
+        return be->embed(be->self, &f->model->embd, f->rows, c->embd_scale, f->n, s->x, c->n_embd);
     }
     op -= DENDP_OP_LAYERS;
     layer = op / DENDP_N_LAYER_OPS;

@@ -28,9 +28,12 @@ struct dend_engine {
     dendp_backend backend;
     dendp_forward forward;
     dendp_overlay overlay;
-    dendp_row *rows;       /* [max(n_batch, n_tree_rows)] */
-    float *logits;         /* [n_logits][V] */
-    uint32_t *sample_ids;  /* [V] scratch of the sampler */
+    dendp_row *rows;      /* [max(n_batch, n_tree_rows)] */
+    float *logits;        /* [n_logits][V] */
+    uint32_t *sample_ids; /* [V] scratch of the sampler */
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling sampling;
+#endif
     int32_t *text_tokens;  /* [n_ctx] scratch of append_text */
     int32_t *slide_tokens; /* [n_ctx] what stays of a sequence that slides; NULL with another policy */
     uint64_t n_rows;       /* rows computed since creation */
@@ -123,6 +126,7 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
         blocks = 2 * (uint64_t)dendp_div_up(d->n_ctx, d->block_tokens) + d->n_seqs;
         d->n_blocks = (uint32_t)blocks;
     }
+    d->n_window_blocks = d->n_window_blocks ? dendp_min_u32(d->n_window_blocks, d->n_blocks) : d->n_blocks;
     if (d->n_blocks > (1u << 28)) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "n_blocks is out of range", 0);
     }
@@ -136,20 +140,25 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
 static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_carver *carver,
                                dend_plan_info *plan) {
     const dendp_config *c = &d->model->config;
-    uint32_t *layer_group, *layer_index, i, max_segments = dendp_div_up(d->n_ctx, DENDP_SEGMENT);
+    uint32_t *layer_group, *layer_index, n_placed[2] = {0, 0}, i,
+                                         max_segments = dendp_div_up(d->n_ctx, DENDP_SEGMENT);
     uint64_t before, act, kv_bytes, widest, batch = dendp_max_u32(d->n_batch, d->n_tree_rows), V = c->n_vocab;
-    dendp_group_desc *groups = (dendp_group_desc *)dendp_carve(carver, 1, sizeof *groups);
-    dendp_group_desc group;
+    dendp_group_desc *groups = (dendp_group_desc *)dendp_carve(carver, 2, sizeof *groups);
+    dendp_group_desc group[2];
     dendp_cache_desc cd;
     memset(plan, 0, sizeof *plan);
-    memset(&group, 0, sizeof group);
+    memset(group, 0, sizeof group);
     memset(&cd, 0, sizeof cd);
-    group.n_layers = c->n_layers;
-    group.n_kv_heads = c->n_kv_heads;
-    group.head_dim = c->head_dim;
-    cd.n_groups = 1;
-    cd.groups = &group;
+    for (i = 0; i < c->n_layers; i++) {
+        group[dendp_config_slides(c, i)].n_layers++;
+    }
+    group[0].n_kv_heads = group[1].n_kv_heads = c->n_kv_heads;
+    group[0].head_dim = group[1].head_dim = c->head_dim;
+    group[1].window = c->window;
+    cd.n_groups = group[1].n_layers ? 2 : 1; /* the first one may have no layers: it still has the text */
+    cd.groups = group;
     cd.n_blocks = d->n_blocks;
+    cd.n_window_blocks = d->n_window_blocks;
     cd.block_tokens = d->block_tokens;
     cd.n_seqs = d->n_seqs;
     cd.n_ctx = d->n_ctx;
@@ -160,11 +169,17 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     cd.release_budget = d->release_budget;
     cd.seed = d->seed;
     dendp_codec_get(d->kv_type, d->isa, &cd.codec);
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling_carve(&e->sampling, d->n_ctx, d->n_seqs, d->n_tree_rows,
+                         (uint64_t)d->n_blocks * d->block_tokens, carver);
+    cd.n_sidecars = 1;
+    cd.sidecars[0] = &e->sampling.sidecar;
+#endif
     before = carver->used;
     dendp_cache_carve(&e->cache, &cd, carver, &kv_bytes);
     dendp_prefix_carve(&e->prefixes, &cd, carver);
     if (groups) { /* the description points at memory of its own from now on */
-        *groups = group;
+        memcpy(groups, group, sizeof group);
         e->cache.desc.groups = groups;
     }
     plan->kv_bytes = kv_bytes;
@@ -178,8 +193,8 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     layer_group = (uint32_t *)dendp_carve(carver, c->n_layers, sizeof(uint32_t));
     layer_index = (uint32_t *)dendp_carve(carver, c->n_layers, sizeof(uint32_t));
     for (i = 0; layer_group && i < c->n_layers; i++) {
-        layer_group[i] = 0;
-        layer_index[i] = i;
+        layer_group[i] = dendp_config_slides(c, i);
+        layer_index[i] = n_placed[layer_group[i]]++;
     }
     e->forward.layer_group = layer_group;
     e->forward.layer_index = layer_index;
@@ -208,6 +223,9 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     e->rows = (dendp_row *)dendp_carve(carver, batch, sizeof *e->rows);
     e->logits = (float *)dendp_carve(carver, d->n_logits * V, sizeof(float));
     e->sample_ids = (uint32_t *)dendp_carve(carver, V, sizeof(uint32_t));
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling_carve_scratch(&e->sampling, c->n_vocab, d->n_ctx, d->n_tree_rows, carver);
+#endif
     e->text_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
     dendp_snapshot_carve(&e->snapshot, &e->cache, carver);
     if (d->context_policy == DEND_CONTEXT_SLIDE) {
@@ -217,6 +235,7 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     e->trees = (dendp_tree_state *)dendp_carve(carver, d->n_tree_rows, sizeof *e->trees);
     e->tree_rows = (dendp_row *)dendp_carve(carver, d->n_tree_rows, sizeof *e->tree_rows);
     plan->weight_bytes = dendp_model_bytes(d->model);
+    plan->model_bytes = dendp_model_all_bytes(d->model);
     plan->total_bytes = carver->used;
     plan->scratch_bytes = plan->total_bytes - plan->kv_bytes - plan->table_bytes;
 }
@@ -246,6 +265,36 @@ DEND_IMPL dend_status dend_plan(const dend_engine_desc *desc, dend_plan_info *ou
     d = *desc;
     status = dend_engine_resolve(&d, err);
     return status == DEND_OK ? dendp_engine_measure(&d, out, err) : status;
+}
+
+DEND_IMPL dend_status dend_plan_file(const dend_model_desc *model, const dend_engine_desc *engine,
+                                     dend_plan_info *out, dend_error *err) {
+    dend_engine_desc d;
+    dend_model *m;
+    dend_status status;
+    memset(&d, 0, sizeof d);
+    if (!model || !out) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "model and out must be given", 0);
+    }
+    if (model->vocab_only || (engine && engine->model)) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "vocab_only, or an engine with a model that is loaded", 0);
+    }
+    d = engine ? *engine : d;
+    status = dendp_model_make(model, true, &m, err);
+    if (status != DEND_OK) {
+        return status;
+    }
+    m->has_weights = true; /* for as long as we plan */
+    d.model = m;
+    status = dend_plan(&d, out, err);
+    if (status == DEND_OK && model->no_mmap &&
+        model->keep_file_layout) { /* it will be read, and is mapped now */
+        uint64_t bytes = dendp_model_file_bytes(m, true) - dendp_model_file_bytes(m, false);
+        out->weight_bytes += bytes;
+        out->model_bytes += bytes;
+    }
+    dend_model_free(m);
+    return status;
 }
 
 DEND_IMPL void dend_engine_free(dend_engine *engine) {
@@ -317,6 +366,9 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
     dendp_cache_reset(&e->cache);
     dendp_prefix_open(&e->prefixes, &e->cache);
     e->snapshot.cache = &e->cache;
+#ifndef DEND_NO_SAMPLERS
+    dendp_sampling_reset(&e->sampling, d.n_seqs, d.n_tree_rows);
+#endif
     e->cpu.pool = &e->pool;
     e->cpu.kernels = dendp_kernels_get(d.isa);
     e->cpu.ops = dendp_vector_ops_get(d.isa);
@@ -325,7 +377,10 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
     e->forward.backend = &e->backend;
     e->forward.cache = &e->cache;
     e->forward.overlay = &e->overlay;
-    dendp_rope_freqs(d.model, e->forward.scratch.freqs);
+    dendp_rope_freqs(d.model, &d.model->config.rope, e->forward.scratch.freqs[0]);
+    if (e->forward.scratch.freqs[1] != e->forward.scratch.freqs[0]) {
+        dendp_rope_freqs(d.model, &d.model->config.rope_local, e->forward.scratch.freqs[1]);
+    }
     dendp_engine_log(e, desc->isa == DEND_ISA_DEFAULT);
     *out = e;
     return DEND_OK;
@@ -360,6 +415,10 @@ DEND_IMPL void dend_engine_get_stats(const dend_engine *engine, dend_engine_stat
     c = &engine->cache;
     out->n_blocks = c->pools[0].n_blocks;
     out->n_blocks_free = c->pools[0].n_free;
+    if (c->desc.n_groups > 1) {
+        out->n_window_blocks = c->pools[1].n_blocks;
+        out->n_window_blocks_free = c->pools[1].n_free;
+    }
     out->n_seqs = c->desc.n_seqs;
     out->n_seqs_free = c->n_free_slots;
     out->n_logits = c->desc.n_logits;
@@ -389,7 +448,14 @@ DEND_IMPL dend_status dend_seq_create(dend_engine *engine, dend_seq *out) {
 }
 
 DEND_IMPL dend_status dend_seq_fork(dend_engine *engine, dend_seq parent, uint32_t flags, dend_seq *child) {
-    return engine && child ? dendp_cache_seq_fork(&engine->cache, parent, flags, child) : DEND_ERR_ARGUMENT;
+    dend_status status =
+        engine && child ? dendp_cache_seq_fork(&engine->cache, parent, flags, child) : DEND_ERR_ARGUMENT;
+#ifndef DEND_NO_SAMPLERS
+    if (status == DEND_OK) {
+        dendp_sampling_fork(&engine->sampling, parent, *child);
+    }
+#endif
+    return status;
 }
 
 DEND_IMPL dend_status dend_seq_drop(dend_engine *engine, dend_seq seq) {
@@ -458,6 +524,25 @@ static dend_status dendp_seq_put(dend_engine *e, dendp_slot *slot, const int32_t
     return status;
 }
 
+/* Appends tokens, and counts the first for mirostat if it was drawn with it. */
+static dend_status dendp_engine_append(dend_engine *e, dend_seq seq, dendp_slot *slot, const int32_t *tokens,
+                                       size_t n) {
+#ifndef DEND_NO_SAMPLERS
+    float bits;
+    bool counts = dendp_sampling_counts(&e->sampling, &e->cache, seq, slot, tokens[0], &bits);
+    uint32_t pos = e->cache.records[slot->record].len;
+    dend_status status = counts && e->sampling.n_free == 0 ? DEND_ERR_NO_BLOCKS
+                                                           : dendp_seq_put(e, slot, tokens, n);
+    if (status == DEND_OK && counts) {
+        dendp_sampling_count(&e->sampling, &e->cache, slot, pos, bits);
+    }
+    return status;
+#else
+    (void)seq;
+    return dendp_seq_put(e, slot, tokens, n);
+#endif
+}
+
 DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const int32_t *tokens, size_t n) {
     dendp_slot *slot;
     dend_status status;
@@ -474,13 +559,16 @@ DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const i
             return DEND_ERR_TOKEN;
         }
     }
-    status = dendp_seq_put(engine, slot, tokens, n);
+    if (n == 0) {
+        return DEND_OK;
+    }
+    status = dendp_engine_append(engine, seq, slot, tokens, n);
     if (status == DEND_ERR_CONTEXT_FULL && engine->desc.context_policy == DEND_CONTEXT_SLIDE) {
         status = dendp_seq_slide(engine, slot, tokens, n);
     } else if (status == DEND_ERR_CONTEXT_FULL && engine->desc.context_policy == DEND_CONTEXT_CALLBACK &&
                engine->desc.on_context_full(engine->desc.context_user, engine, seq, n)) {
         slot = dendp_cache_slot(&engine->cache, seq);
-        status = slot ? dendp_seq_put(engine, slot, tokens, n) : DEND_ERR_STALE;
+        status = slot ? dendp_engine_append(engine, seq, slot, tokens, n) : DEND_ERR_STALE;
     }
     return status;
 }
@@ -650,6 +738,16 @@ DEND_IMPL dend_status dend_sample(dend_engine *engine, dend_seq seq, const dend_
     if (status != DEND_OK) {
         return status;
     }
-    return dendp_sample(engine->cpu.ops, logits, engine->model->config.n_vocab, params, slot->stream,
+#ifndef DEND_NO_SAMPLERS
+    status = dendp_sampling_choose(&engine->sampling, engine->cpu.ops, logits, engine->model->config.n_vocab,
+                                   &engine->model->tokenizer, params, &engine->cache, slot, NULL, 0, 0, 0.0,
+                                   engine->sample_ids, out);
+    if (status == DEND_OK && dendp_sampling_is_mirostat(params)) {
+        dendp_sampling_note(&engine->sampling, &engine->cache, seq, slot, out);
+    }
+    return status;
+#else
+    return dendp_choose(engine->cpu.ops, logits, engine->model->config.n_vocab, params, slot->stream,
                         engine->cache.records[slot->record].len, engine->sample_ids, out);
+#endif
 }

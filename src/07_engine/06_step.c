@@ -159,6 +159,16 @@ static void dendp_flight_drop_orphans(dend_engine *e) {
     dendp_node_reclaim(&c->nodes, e->desc.release_budget);
 }
 
+/* With fewer blocks for sliding layers than for the others: gives up those that no later token will see. What
+ * cannot be given up now, for want of table nodes, is given up later. */
+static void dendp_step_trim(dend_engine *e, uint32_t record) {
+    uint32_t n_ready = e->cache.records[record].n_ready, window = e->model->config.window;
+    if (e->desc.n_window_blocks < e->desc.n_blocks && window != 0 && n_ready > window) {
+        dendp_record_trim(&e->cache, record, 1,
+                          n_ready - window); /* the last token's logits may be wanted again */
+    }
+}
+
 /* The batch is through: everything up to each row's position is ready. */
 static void dendp_flight_commit(dend_engine *e) {
     dendp_cache *c = &e->cache;
@@ -179,6 +189,7 @@ static void dendp_flight_commit(dend_engine *e) {
         }
         dendp_record_commit(c, last->record, last->pos + 1);
         dendp_prefix_committed(&e->prefixes, last->record);
+        dendp_step_trim(e, last->record);
         dendp_record_let_go(c, last->record);
     }
     dendp_node_reclaim(&c->nodes, e->desc.release_budget);

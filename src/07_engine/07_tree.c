@@ -105,6 +105,11 @@ DEND_IMPL dend_status dend_tree_eval(dend_engine *engine, const dend_tree *trees
         return dendp_step_unless_cancelled(engine, DEND_ERR_CANCELLED);
     }
     memcpy(engine->tree_rows, engine->rows, n * sizeof *engine->rows);
+#ifndef DEND_NO_SAMPLERS
+    for (i = 0; i < n; i++) {
+        engine->sampling.tree_drawn[i].token = -1;
+    }
+#endif
     engine->n_rows += n;
     engine->n_trees = n_trees;
     return DEND_OK;
@@ -117,40 +122,138 @@ DEND_IMPL const float *dend_tree_logits(const dend_engine *engine, uint32_t tree
     return engine->tree_logits + (size_t)(engine->trees[tree].first + row) * engine->model->config.n_vocab;
 }
 
+/* The live slot of a tree that can still be accepted, and that has the row. */
+static dend_status dendp_tree_open(const dend_engine *e, uint32_t tree, uint32_t row, dendp_slot **slot) {
+    const dendp_tree_state *state;
+    const dendp_record *r;
+    if (!e || tree >= e->n_trees || row >= e->trees[tree].n_rows || e->trees[tree].accepted) {
+        return DEND_ERR_ARGUMENT;
+    }
+    state = &e->trees[tree];
+    *slot = dendp_cache_slot(&e->cache, state->seq);
+    if (!*slot) {
+        return DEND_ERR_STALE;
+    }
+    r = &e->cache.records[(*slot)->record];
+    return r->len != state->len || r->hash != state->hash || r->n_ready != r->len ? DEND_ERR_ARGUMENT
+                                                                                  : DEND_OK;
+}
+
+/* The path to a row: its rows among all trees', and their tokens. Returns its length. */
+static uint32_t dendp_tree_path(const dend_engine *e, const dendp_tree_state *state, uint32_t row,
+                                uint32_t *slots, int32_t *tokens) {
+    const dendp_row *last = &e->tree_rows[state->first + row];
+    uint32_t i, n = 0;
+    for (i = 0; i <= row; i++) {
+        if (last->ancestors[i / 64] >> (i % 64) & 1u) {
+            slots[n] = state->first + i;
+            tokens[n++] = e->tree_rows[state->first + i].token;
+        }
+    }
+    return n;
+}
+
+#ifndef DEND_NO_SAMPLERS
+
+/* What the tokens of a path count for mirostat: bits [n], -1 where a token was not drawn behind its parent.
+ * Returns how many count, and their sum. */
+static uint32_t dendp_tree_surprises(const dend_engine *e, const dendp_tree_state *state,
+                                     const dendp_slot *slot, const uint32_t *slots, const int32_t *tokens,
+                                     uint32_t n, float *bits, double *sum) {
+    uint32_t i, count = 0;
+    *sum = 0.0;
+    for (i = 0; i < n; i++) {
+        const dendp_drawn *drawn = i ? &e->sampling.tree_drawn[slots[i - 1]] : NULL;
+        bool counts =
+            drawn ? drawn->token == tokens[i]
+                  : dendp_sampling_counts(&e->sampling, &e->cache, state->seq, slot, tokens[0], &bits[0]);
+        bits[i] = !counts ? -1.0f : drawn ? drawn->bits : bits[i];
+        *sum += counts ? (double)bits[i] : 0.0;
+        count += counts;
+    }
+    return count;
+}
+
+DEND_IMPL dend_status dend_tree_sample(dend_engine *engine, uint32_t tree, uint32_t row,
+                                       const dend_sample_params *params, dend_sampled *out) {
+    int32_t tokens[DENDP_MAX_TREE];
+    uint32_t slots[DENDP_MAX_TREE], n, count;
+    float bits[DENDP_MAX_TREE];
+    double sum;
+    dendp_tree_state *state;
+    dendp_slot *slot;
+    dend_status status = out ? dendp_tree_open(engine, tree, row, &slot) : DEND_ERR_ARGUMENT;
+    if (status != DEND_OK) {
+        return status;
+    }
+    state = &engine->trees[tree];
+    n = dendp_tree_path(engine, state, row, slots, tokens);
+    count = dendp_tree_surprises(engine, state, slot, slots, tokens, n, bits, &sum);
+    status = dendp_sampling_choose(&engine->sampling, engine->cpu.ops, dend_tree_logits(engine, tree, row),
+                                   engine->model->config.n_vocab, &engine->model->tokenizer, params,
+                                   &engine->cache, slot, tokens, n, count, sum, engine->sample_ids, out);
+    if (status == DEND_OK && dendp_sampling_is_mirostat(params)) {
+        engine->sampling.tree_drawn[state->first + row].token = out->token;
+        engine->sampling.tree_drawn[state->first + row].bits = dendp_sampling_bits(out);
+    }
+    return status;
+}
+
+DEND_IMPL dend_status dend_text_rules_create(const dend_text_rules_desc *desc, dend_text_rules **out,
+                                             dend_error *err) {
+    if (!desc || !out) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "desc and out must be given", 0);
+    }
+    *out = NULL;
+    if (desc->canary_begin_ || desc->canary_end_) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "canary set: the description is not initialised", 0);
+    }
+    if (!desc->model) {
+        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "a model must be given", 0);
+    }
+    if (!desc->model->has_tokenizer) {
+        return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "the model has no tokenizer", 0);
+    }
+    return dendp_rules_create(desc, &desc->model->tokenizer, out, err);
+}
+
+#endif /* DEND_NO_SAMPLERS */
+
 DEND_IMPL dend_status dend_tree_accept(dend_engine *engine, uint32_t tree, uint32_t row) {
     const dendp_config *c;
     dendp_tree_state *state;
     dendp_slot *slot;
     dendp_record *r;
     int32_t tokens[DENDP_MAX_TREE];
-    uint32_t slots[DENDP_MAX_TREE], n = 0, i, layer;
-    const dendp_row *last;
-    dend_status status;
-    if (!engine || tree >= engine->n_trees || row >= engine->trees[tree].n_rows ||
-        engine->trees[tree].accepted) {
-        return DEND_ERR_ARGUMENT;
+    uint32_t slots[DENDP_MAX_TREE], n, layer;
+#ifndef DEND_NO_SAMPLERS
+    float bits[DENDP_MAX_TREE];
+    double sum;
+    uint32_t i;
+#endif
+    dend_status status = dendp_tree_open(engine, tree, row, &slot);
+    if (status != DEND_OK) {
+        return status;
     }
     c = &engine->model->config;
     state = &engine->trees[tree];
-    slot = dendp_cache_slot(&engine->cache, state->seq);
-    if (!slot) {
-        return DEND_ERR_STALE;
+    n = dendp_tree_path(engine, state, row, slots, tokens);
+#ifndef DEND_NO_SAMPLERS
+    if (dendp_tree_surprises(engine, state, slot, slots, tokens, n, bits, &sum) > engine->sampling.n_free) {
+        return DEND_ERR_NO_BLOCKS;
     }
-    r = &engine->cache.records[slot->record];
-    if (r->len != state->len || r->hash != state->hash || r->n_ready != r->len) {
-        return DEND_ERR_ARGUMENT;
-    }
-    last = &engine->tree_rows[state->first + row];
-    for (i = 0; i <= row; i++) {
-        if (last->ancestors[i / 64] >> (i % 64) & 1u) {
-            slots[n] = state->first + i;
-            tokens[n++] = engine->tree_rows[state->first + i].token;
-        }
-    }
+#endif
     status = dendp_cache_append(&engine->cache, slot, tokens, n);
     if (status != DEND_OK) {
         return status;
     }
+#ifndef DEND_NO_SAMPLERS
+    for (i = 0; i < n; i++) {
+        if (bits[i] >= 0.0f) {
+            dendp_sampling_count(&engine->sampling, &engine->cache, slot, state->len + i, bits[i]);
+        }
+    }
+#endif
     r = &engine->cache.records[slot->record];
     for (layer = 0; layer < c->n_layers; layer++) {
         dendp_layer_view view = dendp_forward_view(&engine->forward, layer);
@@ -164,6 +267,7 @@ DEND_IMPL dend_status dend_tree_accept(dend_engine *engine, uint32_t tree, uint3
         r->want_logits = false;
     }
     dendp_record_commit(&engine->cache, slot->record, r->len);
+    dendp_step_trim(engine, slot->record);
     state->accepted = true;
     return DEND_OK;
 }

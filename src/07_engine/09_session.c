@@ -2,7 +2,7 @@
  * >>07.09 SESSION: public calls for saved sequences and kept prefixes
  * ==========================================================================
  * Rooms 04.05 and 04.06 do the work; here arguments are checked, and bytes come
- * from and go to callbacks, memory and files (01.05). Saving into memory and
+ * from and go to callbacks, memory and files (01.08). Saving into memory and
  * files first asks for the size, so a buffer that is too small stays as it was.
  * ======================================================================== */
 

@@ -66,6 +66,7 @@ typedef struct dendp_request {
     uint64_t number;      /* of its submission */
     uint64_t last_served; /* batch that served it last, or that was over when it came */
     uint64_t submit_ns, serve_ns, first_ns, last_ns, end_ns;
+    dend_stop_state stop; /* of the generated text */
     /* a sampled token that waits for a block, and the sequence that it follows */
     bool holds;
     int32_t held;
@@ -234,6 +235,9 @@ static void dendp_serve_end(dend_scheduler *s, dendp_request *q, dend_status sta
     q->live_at = DENDP_NONE;
     q->state = DEND_REQUEST_DONE;
     q->status = status;
+    if (!q->stop.stopped) {
+        q->stop.n_release = q->stop.n_bytes; /* no stop string will take it back any more */
+    }
     q->holds = false;
     q->end_ns = dendp_now_ns();
     if (s->owner[q->desc.seq.slot] == id) {
@@ -251,10 +255,19 @@ DEND_IMPL dend_status dend_scheduler_submit(dend_scheduler *scheduler, const den
     const dendp_request *other;
     dendp_request *q;
     uint32_t id, generation;
+    dend_status checked;
     if (!s || !request || !out || request->user >= s->desc.n_users ||
-        request->priority < -DENDP_SERVE_MOST_PRIORITY || request->priority > DENDP_SERVE_MOST_PRIORITY ||
-        dendp_sample_check(&request->params) != DEND_OK) {
+        request->priority < -DENDP_SERVE_MOST_PRIORITY || request->priority > DENDP_SERVE_MOST_PRIORITY) {
         return DEND_ERR_ARGUMENT;
+    }
+    checked = dendp_chain_check(&request->params, s->engine->model->config.n_vocab);
+#ifndef DEND_NO_SAMPLERS
+    if (request->params.rules && request->params.rules->tokenizer != &s->engine->model->tokenizer) {
+        checked = DEND_ERR_ARGUMENT;
+    }
+#endif
+    if (checked != DEND_OK) {
+        return checked;
     }
     slot = dendp_cache_slot(&s->engine->cache, request->seq);
     if (!slot) {
@@ -333,6 +346,8 @@ DEND_IMPL dend_status dend_scheduler_request_info(const dend_scheduler *schedule
     out->seq = q->desc.seq;
     out->n_prompt = q->n_prompt;
     out->n_generated = q->n_generated;
+    out->n_text = q->stop.n_release;
+    out->stopped = q->stop.stopped;
     out->queue_us = ((q->serve_ns ? q->serve_ns : now) - q->submit_ns) / 1000u;
     out->total_us = (now - q->submit_ns) / 1000u;
     if (q->n_generated > 0) {
@@ -459,6 +474,21 @@ static bool dendp_serve_holds(const dendp_request *q, const dendp_slot *slot, co
     return q->holds && q->held_len == r->len && q->held_hash == r->hash && q->held_stream == slot->stream;
 }
 
+/* Adds a token to the generated text, as far as stop strings have let it come. */
+static void dendp_serve_text(const dend_scheduler *s, dendp_request *q, int32_t token) {
+    size_t n;
+    const char *bytes = dend_token_bytes(s->engine->model, token, &n);
+#ifndef DEND_NO_SAMPLERS
+    if (q->desc.params.rules) {
+        (void)dend_stop_feed(q->desc.params.rules, &q->stop, bytes, n, DEND_STOP_UTF8);
+        return;
+    }
+#endif
+    (void)bytes;
+    q->stop.n_bytes += n;
+    q->stop.n_release = q->stop.n_bytes;
+}
+
 /* The next token of a request, if its logits are there: sampled and appended.
  * True when there is one to tell the caller of: q->held. */
 static bool dendp_serve_advance(dend_scheduler *s, dendp_request *q, const dendp_slot *slot) {
@@ -496,6 +526,7 @@ static bool dendp_serve_advance(dend_scheduler *s, dendp_request *q, const dendp
         dendp_serve_end(s, q, status);
         return false;
     }
+    dendp_serve_text(s, q, token);
     q->state = DEND_REQUEST_DECODE;
     q->last_ns = dendp_now_ns();
     if (q->n_generated++ == 0) {
@@ -513,8 +544,8 @@ static void dendp_serve_tell(dend_scheduler *s, dendp_request *q) {
     uint64_t number = q->number;
     bool go_on = !q->desc.on_token || q->desc.on_token(q->desc.user_data, dendp_serve_id(s, q), q->held);
     if (q->number == number && q->live_at != DENDP_NONE && /* it may be gone, and another in its place */
-        (!go_on || q->n_generated == q->desc.max_tokens)) {
-        dendp_serve_end(s, q, DEND_OK);
+        (!go_on || q->stop.stopped || q->n_generated == q->desc.max_tokens)) {
+        dendp_serve_end(s, q, q->stop.stopped ? DEND_END : DEND_OK);
     }
 }
 

@@ -47,7 +47,7 @@ static bool dendp_seq_none(dend_seq seq) {
 }
 
 static uint32_t dendp_search_free_blocks(const dend_search *s) {
-    return s->engine->cache.pools[0].n_free;
+    return dendp_cache_blocks_free(&s->engine->cache);
 }
 
 static void dendp_search_drop(dend_search *s, dend_seq *seq) {

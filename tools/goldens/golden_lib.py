@@ -136,7 +136,7 @@ class Vocab:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The forward pass: llama and qwen2, dense, in float64 on the exact values of the weights
+# The forward pass of the dense families, in float64 on the exact values of the weights
 
 
 class Forward:
@@ -147,7 +147,8 @@ class Forward:
         self.reader = GGUFReader(self.path)
         self.tensors = {t.name: t for t in self.reader.tensors}
         self.arch = self.get("general.architecture")
-        assert self.arch in ("llama", "qwen2"), self.arch
+        assert self.arch in ("llama", "mistral", "qwen2", "qwen3", "gemma3"), self.arch
+        gemma = self.arch == "gemma3"
         key = lambda k, default=None: self.get(f"{self.arch}.{k}", default)
         self.n_layers = key("block_count")
         self.n_heads = key("attention.head_count")
@@ -155,14 +156,43 @@ class Forward:
         self.width = key("embedding_length")
         self.head_dim = key("attention.key_length", self.width // self.n_heads)
         self.n_rot = key("rope.dimension_count", self.head_dim)
-        self.base = key("rope.freq_base", 10000.0)
         self.eps = key("attention.layer_norm_rms_epsilon")
-        assert key("rope.scaling.type", "none") == "none" and "rope_freqs.weight" not in self.tensors
-        self.split_halves = self.arch == "qwen2"  # rotate (i, i + n_rot/2); llama files hold pairs (2i, 2i + 1)
+        self.split_halves = self.arch not in ("llama", "mistral")  # rotate (i, i + n_rot/2), not (2i, 2i + 1)
+        self.embd_scale = np.sqrt(self.width) if gemma else 1.0
+        self.score_width = self.width / self.n_heads if gemma and self.n_layers == 62 else self.head_dim
+        self.window = key("attention.sliding_window", 0)
+        pattern = key("attention.sliding_window_pattern", 6 if gemma else 0)
+        self.slides = [bool(pattern[i]) if isinstance(pattern, list) else pattern == 0 or i % pattern != pattern - 1
+                       for i in range(self.n_layers)] if self.window else [False] * self.n_layers
+        self.freqs, self.magnitude = self.frequencies(key)
+        pairs = np.arange(self.n_rot // 2) * 2.0 / self.n_rot
+        self.local_freqs = key("rope.freq_base_swa", 10000.0) ** -pairs if gemma else self.freqs
 
     def get(self, key, default=None):
         field = self.reader.fields.get(key)
         return default if field is None else field.contents()
+
+    def frequencies(self, key):
+        """Radians a position of each pair, and what cos and sin are multiplied by (YaRN: Peng et al., 2023)."""
+        base, pairs = key("rope.freq_base", 10000.0), np.arange(self.n_rot // 2)
+        freqs = base ** (-2.0 * pairs / self.n_rot)
+        kind, factor = key("rope.scaling.type", "none"), key("rope.scaling.factor", 1.0)
+        magnitude = key("rope.scaling.attn_factor", 1.0)
+        if "rope_freqs.weight" in self.tensors:
+            freqs = freqs / self.weight("rope_freqs.weight")
+        if kind == "linear":
+            freqs = freqs / factor
+        elif kind == "yarn":
+            length = key("rope.scaling.original_context_length", key("context_length"))
+            bound = [self.n_rot * np.log(length / (turns * 2 * np.pi)) / (2 * np.log(base))
+                     for turns in (key("rope.scaling.yarn_beta_fast", 32.0), key("rope.scaling.yarn_beta_slow", 1.0))]
+            low, high = max(np.floor(bound[0]), 0), min(np.ceil(bound[1]), self.n_rot - 1)
+            slow = np.clip((pairs - low) / max(high - low, 0.001), 0, 1)
+            freqs = freqs / factor * slow + freqs * (1 - slow)
+            magnitude *= key("rope.scaling.yarn_attn_factor", 0.1 * np.log(factor) + 1 if factor > 1 else 1.0)
+        else:
+            assert kind == "none", kind
+        return freqs, magnitude
 
     def weight(self, name):
         t = self.tensors[name]
@@ -175,11 +205,21 @@ class Forward:
     def norm(self, name, x):
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * self.weight(name + ".weight")
 
-    def rope(self, x):
+    def norm_if(self, name, x):
+        return self.norm(name, x) if name + ".weight" in self.tensors else x
+
+    def act(self, x):
+        if self.arch == "gemma3":
+            return 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x ** 3)))
+        return x / (1.0 + np.exp(-x))
+
+    def rope(self, x, layer):
         """x [T, heads, head_dim], rows at positions 0..T-1."""
         half = self.n_rot // 2
-        angle = np.arange(len(x))[:, None] * self.base ** (-np.arange(half) * 2.0 / self.n_rot)
-        cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]
+        local = self.slides[layer]
+        angle = np.arange(len(x))[:, None] * (self.local_freqs if local else self.freqs)
+        magnitude = self.magnitude if not local or self.local_freqs is self.freqs else 1.0
+        cos, sin = np.cos(angle)[:, None, :] * magnitude, np.sin(angle)[:, None, :] * magnitude
         first, second = ((slice(0, half), slice(half, self.n_rot)) if self.split_halves
                          else (slice(0, self.n_rot, 2), slice(1, self.n_rot, 2)))
         out = x.copy()
@@ -187,13 +227,16 @@ class Forward:
         out[..., second] = x[..., first] * sin + x[..., second] * cos
         return out
 
-    def attend(self, q, k, v):
-        """q [T, H, d], k and v [T, G, d]; query head h reads kv head h * G / H; causal."""
+    def attend(self, q, k, v, layer):
+        """q [T, H, d], k and v [T, G, d]; query head h reads kv head h * G / H; causal, in sliding layers not beyond
+        the window."""
         n, group = len(q), self.n_heads // self.n_kv
         mask = np.triu(np.full((n, n), -np.inf), 1)
+        if self.slides[layer]:
+            mask += np.tril(np.full((n, n), -np.inf), -self.window)
         out = np.empty_like(q)
         for h in range(self.n_heads):
-            s = q[:, h] @ k[:, h // group].T / np.sqrt(self.head_dim) + mask
+            s = q[:, h] @ k[:, h // group].T / np.sqrt(self.score_width) + mask
             s = np.exp(s - s.max(-1, keepdims=True))
             out[:, h] = s @ v[:, h // group] / s.sum(-1, keepdims=True)
         return out.reshape(n, -1)
@@ -201,17 +244,19 @@ class Forward:
     def hidden(self, sequences):
         """Final normed states of several sequences, so that each weight is dequantised once."""
         cuts = np.cumsum([len(s) for s in sequences])[:-1]
-        x = self.weight("token_embd.weight")[np.concatenate(sequences)]
+        x = self.weight("token_embd.weight")[np.concatenate(sequences)] * self.embd_scale
         for layer in range(self.n_layers):
             b = f"blk.{layer}."
             a = self.norm(b + "attn_norm", x)
             q, k, v = (self.linear(b + n, a).reshape(len(x), -1, self.head_dim) for n in ("attn_q", "attn_k", "attn_v"))
+            q, k = self.norm_if(b + "attn_q_norm", q), self.norm_if(b + "attn_k_norm", k)
             parts = zip(*(np.split(t, cuts) for t in (q, k, v)))
-            mixed = np.concatenate([self.attend(self.rope(qs), self.rope(ks), vs) for qs, ks, vs in parts])
-            x = x + self.linear(b + "attn_output", mixed)
+            mixed = np.concatenate([self.attend(self.rope(qs, layer), self.rope(ks, layer), vs, layer)
+                                    for qs, ks, vs in parts])
+            x = x + self.norm_if(b + "post_attention_norm", self.linear(b + "attn_output", mixed))
             a = self.norm(b + "ffn_norm", x)
-            gate = self.linear(b + "ffn_gate", a)
-            x = x + self.linear(b + "ffn_down", gate / (1.0 + np.exp(-gate)) * self.linear(b + "ffn_up", a))
+            gate = self.act(self.linear(b + "ffn_gate", a)) * self.linear(b + "ffn_up", a)
+            x = x + self.norm_if(b + "post_ffw_norm", self.linear(b + "ffn_down", gate))
         return np.split(self.norm("output_norm", x), cuts)
 
     def head(self):

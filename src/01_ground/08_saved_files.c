@@ -1,5 +1,5 @@
 /* ==========================================================================
- * >>01.05 SAVED FILES: written whole or not at all
+ * >>01.08 SAVED FILES: written whole or not at all
  * ==========================================================================
  * What is saved goes into PATH.tmp in the same folder. When all of it is there
  * it is flushed, forced to the disk where the system can do that, and renamed:
