@@ -36,6 +36,7 @@ static void ses_twins(const dend_model *model, dend_kv_type kv, uint32_t P, uint
     d.n_blocks = n_blocks;
     d.n_batch = 48;
     d.n_logits = N;
+    d.n_window_blocks = n_blocks - 1; /* so that windows move */
     e[0] = eng_open(&d);
     d.n_prefixes = n_prefixes;
     e[1] = eng_open(&d);
@@ -80,6 +81,9 @@ static void ses_twins(const dend_model *model, dend_kv_type kv, uint32_t P, uint
             }
         } else if (x < 75) {
             n = test_below(&rng, n + 1);
+            for (k = 0; k < 2; k++) { /* what was taken over has lost its window's old blocks already */
+                n = dendp_max_u32(n, eng_info(e[k], seqs[i][k]).rewind_min);
+            }
             for (k = 0; k < 2; k++) {
                 status[k] = dend_seq_rewind(e[k], seqs[i][k], n);
             }
@@ -130,6 +134,12 @@ static void test_session_prefix_twins(void **state) {
                       500);
         }
         ses_twins(model, eng_kv_types[m], 32, 12, 6, 50 + m, 500);
+        dend_model_free(model);
+    }
+    for (m = 0; m < 2; m++) { /* sliding windows of 8 and more tokens, whose old blocks are given up */
+        dend_model *model = eng_load(m ? "tests/golden/tiny_gemma3.gguf" : "tests/golden/tiny_mistral.gguf");
+        assert_true(model->config.window > 0);
+        ses_twins(model, DEND_KV_F16, 16, 100, 8, 70 + m, 500);
         dend_model_free(model);
     }
 }
