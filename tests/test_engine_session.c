@@ -359,6 +359,7 @@ static dend_engine *ses_open(const dend_model *model, dend_kv_type kv, uint32_t 
     d.n_ctx = 160;
     d.n_seqs = 16;
     d.n_blocks = 80;
+    d.n_window_blocks = 79; /* so that windows move */
     d.n_batch = 32;
     d.seed = 9;
     d.isa = isa;
@@ -370,7 +371,7 @@ static dend_engine *ses_open(const dend_model *model, dend_kv_type kv, uint32_t 
 static void test_session_rounds(void **state) {
     uint32_t m, k, round, P, n;
     (void)state;
-    for (m = 0; m < 3; m++) {
+    for (m = 0; m < ENG_N_MODELS; m++) {
         dend_model *model = eng_load(eng_paths[m]);
         for (k = 0; k < 3; k++) {
             dend_seq seqs[SES_N];
