@@ -39,6 +39,13 @@ ARM_GCC  ?= aarch64-linux-gnu-gcc
 ARM_LIBS ?= /usr/lib/aarch64-linux-gnu
 ARM_RUN  ?= qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=$(ARM_LIBS) -cpu max
 
+# The cross-compiler for Windows, and Wine, which runs what it makes (Debian: gcc-mingw-w64-x86-64, wine64).
+WIN_GCC ?= x86_64-w64-mingw32-gcc-posix
+WINE    ?= $(firstword $(shell command -v wine64 wine) /usr/lib/wine/wine64)
+
+# A processor that has no vector extension beyond SSE (Debian: qemu-user).
+PLAIN_RUN ?= qemu-x86_64 -cpu qemu64
+
 # ---- flags --------------------------------------------------------------------------------------
 
 STD      := -std=c99
@@ -72,7 +79,7 @@ help: ## this list
 	@printf 'Variables\n'
 	@printf '  CC=%s CXX=%s CFLAGS="%s" PYTHON=%s\n' '$(CC)' '$(CXX)' '$(CFLAGS)' '$(PYTHON)'
 	@printf '  MODEL=%s  (run-fork, hello: the GGUF file)\n' '$(MODEL)'
-	@printf '  OUT=file.json  (bench, bench-fork, bench-search, bench-search-real: where the result goes)\n'
+	@printf '  OUT=file.json  (bench, bench-doors, bench-fork, bench-search, bench-search-real: where the result goes)\n'
 	@printf '  N=number       (bench: rounds; bench-attention, bench-matmul: samples; bench-search: puzzles;\n                  bench-search-real: problems; fuzz-run: seconds a target)\n'
 	@printf '  PEERS=folder   (bench: builds of other engines)   ONLY=models or rows (bench)\n'
 
@@ -103,8 +110,8 @@ tool_clangxx  := $(CLANGXX)
 SWITCHES      := $(shell sed -n 's,^/\* switch: \(DEND_NO_[A-Z0-9_]*\) .*,\1,p' $(wildcard src/00_front/*.h))
 
 CHECKS := $(foreach c,$(C_COMPILERS),decl-c99-$(c) impl-c99-$(c) impl-c11-$(c) stdio-first-$(c) static-$(c) \
-              two-units-$(c) $(foreach s,$(SWITCHES),without-$(s)-$(c))) \
-          $(foreach c,$(CXX_COMPILERS),decl-cxx11-$(c) impl-cxx11-$(c))
+              two-units-$(c) core-$(c) $(foreach s,$(SWITCHES),without-$(s)-$(c))) \
+          $(foreach c,$(CXX_COMPILERS),decl-cxx11-$(c) impl-cxx11-$(c) decl-cxx20-$(c) impl-cxx20-$(c)) no-vex-gcc
 
 .PHONY: check-compile
 check-compile: $(CHECKS:%=build/check/%.ok)
@@ -151,6 +158,14 @@ build/check/impl-cxx11-%.ok: $(CHECKED) | build/check
 	$(tool_$*) -x c++ -std=c++11 -O1 $(WARN_CXX) -c -o build/check/impl-cxx11-$*.o dendrite.c
 	$(QUIET_OK)
 
+build/check/decl-cxx20-%.ok: build/check/decl.c $(CHECKED)
+	$(tool_$*) -x c++ -std=c++20 -O1 $(WARN_CXX) $(INCLUDE) -c -o build/check/decl-cxx20-$*.o $<
+	$(QUIET_OK)
+
+build/check/impl-cxx20-%.ok: $(CHECKED) | build/check
+	$(tool_$*) -x c++ -std=c++20 -O1 $(WARN_CXX) -c -o build/check/impl-cxx20-$*.o dendrite.c
+	$(QUIET_OK)
+
 build/check/stdio-first-%.ok: build/check/stdio_first.c $(CHECKED)
 	$(tool_$*) -std=c99 -O1 $(WARN) $(INCLUDE) -c -o build/check/stdio-first-$*.o $<
 	$(QUIET_OK)
@@ -172,6 +187,27 @@ build/check/without-$(1)-%.ok: $$(CHECKED) | build/check
 	$$(QUIET_OK)
 endef
 $(foreach s,$(SWITCHES),$(eval $(call without_rule,$(s))))
+
+# The core profile: every switch at once. The object's size and the time that it took are figures of bench-doors.
+CORE := $(SWITCHES:%=-D%)
+build/check/core-%.ok: $(CHECKED) | build/check
+	$(tool_$*) -std=c99 -O2 $(WARN) $(CORE) -c -o build/check/core-$*.o dendrite.c
+	$(QUIET_OK)
+
+# In a plain build only functions that are compiled for AVX, and are called after the processor was asked, may hold an
+# instruction of it (a name that begins with v) or of its mask registers.
+ifeq ($(shell uname -m),x86_64)
+build/check/no-vex-%.ok: build/check/impl-c99-%.ok $(CHECKED)
+	objdump -d --no-show-raw-insn build/check/impl-c99-$*.o | awk ' \
+	    /^[0-9a-f]+ <.*>:$$/ { f = $$2 } \
+	    /^ *[0-9a-f]+:\t(v[a-z]|k[a-z]+[bwdq] )/ && $$2 !~ /^ver[rw]/ { \
+	        n++; if (f !~ /_(avx2|avx512|vnni|vnni_avx2)[.>]|_(direct|rows)[1-4]|_unpack_|_widen_rows/) { print "AVX in " f, $$0; bad = 1 } } \
+	    END { exit bad || n == 0 }'
+	$(QUIET_OK)
+else
+build/check/no-vex-%.ok: | build/check
+	$(QUIET_OK)
+endif
 
 # For AArch64: the plainest processor, where only the kernels may use dot products, and one where all code may.
 build/check/arm64-%.ok: $(CHECKED) | build/check
@@ -213,7 +249,22 @@ build/test-neon: tests/test_neon.c $(TEST_INPUTS)
 
 ARM_CHECKS := $(foreach m,armv8-a armv8.4-a,build/check/arm64-$(m).ok)
 
-.PHONY: test test-gcc test-clang test-simde test-neon test-tools asan tsan
+# All tests in builds whose flags let a compiler take liberties with floating point.
+FAST_MATH = -w $(INCLUDE) -Itests
+build/test-fast-gcc: $(TEST_INPUTS)
+	$(GCC) -std=gnu99 -Ofast -march=native $(FAST_MATH) -o $@ tests/main.c -lcmocka $(LIBS)
+
+build/test-fast-clang: $(TEST_INPUTS)
+	$(CLANG) $(STD) -O3 -ffast-math -march=native $(FAST_MATH) -o $@ tests/main.c -lcmocka $(LIBS)
+
+# Rooms and tests that ask nothing of POSIX, and an example, for Windows.
+build/test-windows.exe: tests/test_windows.c tests/windows/cmocka.h $(TEST_INPUTS)
+	$(WIN_GCC) $(STD) -O2 $(WARN) -Wno-unused-function $(INCLUDE) -Itests/windows -Itests -static -o $@ $< -lm
+
+build/hello.exe: examples/hello.c dendrite.c dendrite.h | build
+	$(WIN_GCC) $(STD) -O2 $(WARN) $(INCLUDE) -static -o $@ $< dendrite.c -lm
+
+.PHONY: test test-gcc test-clang test-simde test-neon test-windows test-plain test-fast-math test-tools asan tsan
 test: test-gcc test-clang test-simde test-tools ## all tests, with gcc and with clang, and those of tools/
 
 test-gcc: build/test-gcc ## tests/main.c built with gcc
@@ -235,7 +286,24 @@ test-neon: ## the NEON kernels, cross-compiled and emulated
 	    echo 'test-neon: skipped, no cross-compiler, emulator or cmocka for AArch64'; [ "$${CI:-}" != true ]; \
 	else $(MAKE) --no-print-directory $(ARM_CHECKS) build/test-neon && $(ARM_RUN) build/test-neon; fi
 
-test-tools: ## the tests of the Python tools
+test-windows: ## what is portable, cross-compiled for Windows and run under Wine
+	@if ! command -v $(WIN_GCC) > /dev/null; then echo 'test-windows: skipped, no $(WIN_GCC)'; [ "$${CI:-}" != true ]; \
+	else $(MAKE) --no-print-directory build/test-windows.exe build/hello.exe; \
+	    if ! command -v $(WINE) > /dev/null; then echo 'test-windows: built and not run, Wine is not here'; [ "$${CI:-}" != true ]; \
+	    else WINEPREFIX="$(CURDIR)/build/wine" WINEDEBUG=-all timeout 900 $(WINE) build/test-windows.exe; fi; fi
+
+# The emulator executes no AVX instruction: one outside of the guarded kernels would end the program.
+test-plain: build/test-gcc ## kernels, sampling and tiny models on an emulated processor without AVX
+	@if [ "$$(uname -m)" != x86_64 ] || ! command -v $(firstword $(PLAIN_RUN)) > /dev/null; then \
+	    echo 'test-plain: skipped, this is no x86-64 or has no $(firstword $(PLAIN_RUN))'; [ "$${CI:-}" != true ]; \
+	else for tests in 'test_kernels_*' 'test_vector_*' 'test_golden_tiny_*' 'test_table_*' 'test_tree_*'; do \
+	    $(PLAIN_RUN) build/test-gcc "$$tests"; done | grep -v -F '[  PASSED  ] 0 '; fi
+
+test-fast-math: build/test-fast-gcc build/test-fast-clang ## all tests under -Ofast, -ffast-math and -march=native
+	build/test-fast-gcc
+	build/test-fast-clang
+
+test-tools: build/chat ## the tests of the Python tools, and of examples/chat.c
 	$(PYTHON) -m unittest discover -s tools
 	$(PYTHON) tools/make_bad_gguf.py --check
 
@@ -277,7 +345,7 @@ $(QWEN05):
 model: ## fetch the small test model (98 MB) into models/
 	$(PYTHON) tools/fetch_model.py smollm2
 
-models: ## fetch all test models (1.6 GiB) into models/
+models: ## fetch all test models (1.8 GiB) into models/
 	$(PYTHON) tools/fetch_model.py --all
 
 build/dendrite.o: dendrite.c dendrite.h | build
@@ -297,7 +365,7 @@ $(call bench_binary,$(1)): bench/$(1).c $(wildcard bench/*.h examples/*.h) dendr
 endef
 $(foreach b,$(BENCHES),$(eval $(call bench_rule,$(b))))
 
-.PHONY: examples benches run run-fork hello bench bench-attention bench-fork bench-matmul bench-search bench-search-real train
+.PHONY: examples benches run run-fork hello bench bench-attention bench-doors bench-fork bench-matmul bench-search bench-search-real train
 examples: $(EXAMPLES:%=build/%) ## build every file of examples/
 
 benches: $(foreach b,$(BENCHES),$(call bench_binary,$(b))) ## build every file of bench/
@@ -310,6 +378,13 @@ run-fork: build/fork $(MODEL) ## fork one prompt into several continuations (fet
 
 hello: build/hello $(MODEL) ## the shortest whole program
 	build/hello "$(MODEL)"
+
+# The core profile's size and the processor time of its compilation are measured here and handed on.
+bench-doors: build/bench_doors $(SMOLLM2) $(QWEN05) ## time slices, the plan, tokenizing, loading, the core profile; OUT applies
+	@seconds=$$( { TIMEFORMAT=%U; time $(CC) $(STD) -O2 $(CORE) -c -o build/core.o dendrite.c; } 2>&1 ); \
+	text=$$(size build/core.o | awk 'NR == 2 { print $$1 }'); \
+	echo "core profile: $$text bytes of text, compiled in $$seconds s"; \
+	build/bench_doors -t "$$text" -s "$$seconds" $(if $(OUT),-o "$(OUT)")
 
 bench-fork: build/bench_fork ## time and memory of forks, appends, rewinds and drops; OUT applies
 	build/bench_fork $(if $(OUT),"$(OUT)")
@@ -365,6 +440,9 @@ goldens: build/goldens/venv.ok ## make tests/golden anew with tools/goldens (pac
 	$(GOLDEN_PYTHON) tools/goldens/tiny_models.py
 	$(GOLDEN_PYTHON) tools/goldens/tokenizer.py $(SMOLLM2) $(QWEN05)
 	$(GOLDEN_PYTHON) tools/goldens/samplers.py
+	$(GOLDEN_PYTHON) tools/goldens/pieces.py models/gemma-3-270m-Q4_K_M.gguf
+	$(GOLDEN_PYTHON) tools/goldens/tokenizer_json.py
+	$(GOLDEN_PYTHON) tools/goldens/chat.py $(SMOLLM2) $(QWEN05)
 	$(GOLDEN_PYTHON) tools/goldens/model_goldens.py $(SMOLLM2) tests/golden/model_smollm2.bin
 	$(GOLDEN_PYTHON) tools/goldens/model_goldens.py $(QWEN05) tests/golden/model_qwen05.bin
 

@@ -16,7 +16,7 @@
  *     region N           N empty parallel loops                        -> microseconds a loop
  *
  * The first line says what a step has to do: the bytes of weights that it reads, multiply-adds a row (layers,
- * head), and the bytes of K and V of one position.
+ * head), and the bytes of K and V of one position (of all layers, though sliding ones see no further than their window).
  */
 #define DENDRITE_IMPLEMENTATION
 #include "dendrite.h"

@@ -13,6 +13,7 @@
 #include "test_model_gguf.c"
 #include "test_model_tokenizer.c"
 #include "test_model_pieces.c"
+#include "test_model_chat.c"
 #include "test_model_config.c"
 #include "test_kernels_matmul.c"
 #include "test_cache_table.c"
@@ -31,10 +32,12 @@
 #include "test_engine_plan.c"
 #include "test_engine_session.c"
 #include "test_engine_layout.c"
+#include "test_engine_windows.c"
 #include "test_engine_report.c"
 #include "test_serve_scheduler.c"
 #include "test_engine_sampling.c"
 #include "test_search.c"
+#include "test_zoo.c"
 
 #define RUN(group) n_failed += cmocka_run_group_tests_name(#group, tests_##group, NULL, NULL)
 
@@ -55,6 +58,7 @@ int main(int argc, char **argv) {
     RUN_ALONE(model_gguf);
     RUN(model_tokenizer);
     RUN_ALONE(model_pieces);
+    RUN_ALONE(model_chat);
     RUN_ALONE(model_config);
     RUN_ALONE(kernels_matmul);
     RUN_ALONE(cache_table);
@@ -73,10 +77,12 @@ int main(int argc, char **argv) {
     RUN(engine_plan);
     RUN_ALONE(engine_session);
     RUN(engine_layout);
+    RUN(engine_windows);
     RUN_ALONE(engine_report);
     RUN(serve_scheduler);
     RUN_ALONE(engine_sampling);
     RUN_ALONE(search);
     RUN(search_threads);
+    RUN_ALONE(zoo);
     return n_failed != 0;
 }

@@ -17,7 +17,7 @@ typedef struct config_case {
     int64_t plus[4];
     uint32_t bent_type;
     uint32_t vector_type;
-    uint32_t n_tokens; /* of tokenizer.ggml.tokens; 0 = the key is absent */
+    uint32_t n_tokens;           /* of tokenizer.ggml.tokens; 0 = the key is absent */
     uint32_t n_elems, elem_type; /* of an array: element i is byte i of bits; 0 = one u32 */
 } config_case;
 
@@ -132,13 +132,26 @@ static void config_put_tensor(config_file *f, const config_case *c, const char *
 
 /* The bytes of a case's file (malloc). */
 static unsigned char *config_build(const config_case *c, size_t *size) {
-    static const char *const per_layer[] = {"attn_norm.weight", "attn_q.weight",      "attn_k.weight",
-                                            "attn_v.weight",    "attn_output.weight", "ffn_norm.weight",
-                                            "ffn_gate.weight",  "ffn_up.weight",      "ffn_down.weight",
-                                            "attn_q.bias",      "attn_k.bias",        "attn_v.bias",
-                                            "attn_output.bias", "ffn_gate.bias",      "ffn_up.bias",
-                                            "ffn_down.bias",    "attn_q_norm.weight", "attn_k_norm.weight",
-                                            "post_attention_norm.weight", "post_ffw_norm.weight"};
+    static const char *const per_layer[] = {"attn_norm.weight",
+                                            "attn_q.weight",
+                                            "attn_k.weight",
+                                            "attn_v.weight",
+                                            "attn_output.weight",
+                                            "ffn_norm.weight",
+                                            "ffn_gate.weight",
+                                            "ffn_up.weight",
+                                            "ffn_down.weight",
+                                            "attn_q.bias",
+                                            "attn_k.bias",
+                                            "attn_v.bias",
+                                            "attn_output.bias",
+                                            "ffn_gate.bias",
+                                            "ffn_up.bias",
+                                            "ffn_down.bias",
+                                            "attn_q_norm.weight",
+                                            "attn_k_norm.weight",
+                                            "post_attention_norm.weight",
+                                            "post_ffw_norm.weight"};
     config_file f;
     char name[64];
     uint32_t i, layer;
@@ -463,11 +476,16 @@ static void config_integer_keys(void **state) {
     static const struct {
         const char *key;
         uint64_t most;
-    } keys[] = {
-        {"*block_count", 1024},         {"*embedding_length", 65536},    {"*feed_forward_length", 1 << 20},
-        {"*context_length", 1 << 30},   {"*attention.head_count", 1024}, {"*attention.head_count_kv", 1024},
-        {"*attention.key_length", 512}, {"*rope.dimension_count", 512},  {"*vocab_size", 1 << 24},
-        {"*rope.scaling.original_context_length", 1 << 30}};
+    } keys[] = {{"*block_count", 1024},
+                {"*embedding_length", 65536},
+                {"*feed_forward_length", 1 << 20},
+                {"*context_length", 1 << 30},
+                {"*attention.head_count", 1024},
+                {"*attention.head_count_kv", 1024},
+                {"*attention.key_length", 512},
+                {"*rope.dimension_count", 512},
+                {"*vocab_size", 1 << 24},
+                {"*rope.scaling.original_context_length", 1 << 30}};
     size_t i;
     (void)state;
     assert_int_equal(sizeof keys / sizeof keys[0], DENDP_N_HYPERS);
@@ -645,7 +663,8 @@ static void config_yarn(void **state) {
     c.bits3 = dendp_f32_bits(8.0f);
     assert_true(CONFIG_ACCEPT(c).rope.low == 12.0f);
     c.key3 = "*rope.scaling.yarn_beta_slow";
-    c.bits3 = dendp_f32_bits(0.001f); /* beyond the last pair, of which 63 would be one if they were not pairs */
+    c.bits3 =
+        dendp_f32_bits(0.001f); /* beyond the last pair, of which 63 would be one if they were not pairs */
     assert_true(CONFIG_ACCEPT(c).rope.high == 45.0f);
     c.bits3 = dendp_f32_bits(0.0f);
     CONFIG_REFUSE(c, DEND_ERR_FORMAT, "beta_slow is no number", "*rope.scaling.yarn_beta_slow");
@@ -1062,13 +1081,21 @@ static void config_golden_models(void **state) {
 }
 
 static const struct CMUnitTest tests_model_config[] = {
-    cmocka_unit_test(config_plain_models),    cmocka_unit_test(config_optional_keys),
-    cmocka_unit_test(config_vocab),           cmocka_unit_test(config_vocab_limit),
-    cmocka_unit_test(config_required_keys),   cmocka_unit_test(config_integer_keys),
-    cmocka_unit_test(config_largest),         cmocka_unit_test(config_heads),
-    cmocka_unit_test(config_floats),          cmocka_unit_test(config_rope_scaling),
-    cmocka_unit_test(config_refused_by_name), cmocka_unit_test(config_tensors),
-    cmocka_unit_test(config_extra_tensors),   cmocka_unit_test(config_tensor_names),
-    cmocka_unit_test(config_yarn),            cmocka_unit_test(config_windows),
+    cmocka_unit_test(config_plain_models),
+    cmocka_unit_test(config_optional_keys),
+    cmocka_unit_test(config_vocab),
+    cmocka_unit_test(config_vocab_limit),
+    cmocka_unit_test(config_required_keys),
+    cmocka_unit_test(config_integer_keys),
+    cmocka_unit_test(config_largest),
+    cmocka_unit_test(config_heads),
+    cmocka_unit_test(config_floats),
+    cmocka_unit_test(config_rope_scaling),
+    cmocka_unit_test(config_refused_by_name),
+    cmocka_unit_test(config_tensors),
+    cmocka_unit_test(config_extra_tensors),
+    cmocka_unit_test(config_tensor_names),
+    cmocka_unit_test(config_yarn),
+    cmocka_unit_test(config_windows),
     cmocka_unit_test(config_golden_models),
 };

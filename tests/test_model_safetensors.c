@@ -1172,6 +1172,85 @@ static void st_tokenizer(void **state) {
     st_seed_close(&s);
 }
 
+/* The chat template of a folder: in a file of its own, or in tokenizer_config.json, alone or in a list. */
+static void st_chat_templates(void **state) {
+#define ST_CHATML                                                                                            \
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "        \
+    "'<|im_end|>' + '\\n'}}{% endfor %}"
+    static const struct {
+        const char *config, *file, *family;
+    } cases[] = {
+        {NULL, NULL, NULL},
+        {"{}", NULL, NULL},
+        {"{\"chat_template\": 5}", NULL, NULL},
+        {"{\"chat_template\": []}", NULL, NULL},
+        {"{\"chat_template\": [7, {\"name\": \"default\", \"template\": \"" ST_CHATML "\"}]}", NULL, NULL},
+        {"{\"chat_template\": \"" ST_CHATML "\"}", NULL, "chatml"},
+        {"{\"chat_template\": \"what nobody knows\"}", NULL, NULL},
+        {"{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"x\"}, {\"template\": \"" ST_CHATML
+         "\", \"name\": \"default\"}]}",
+         NULL, "chatml"},
+        {"{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"" ST_CHATML "\"}]}", NULL, NULL},
+        {"{\"chat_template\": \"what nobody knows\"}", ST_CHATML, "chatml"},
+        {NULL, ST_CHATML, "chatml"},
+    };
+    char dir[256];
+    size_t n_tokenizer, i, n_allocs = 0;
+    unsigned char *tokenizer = test_read_file("tests/golden/tokjson_smollm.json", &n_tokenizer);
+    st_seed s = st_seed_open("llama");
+    (void)state;
+    assert_non_null(tokenizer);
+    st_folder_make(dir, sizeof dir);
+    st_put(dir, "config.json", s.config.data, s.config.n);
+    st_put(dir, "tokenizer.json", tokenizer, n_tokenizer);
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dend_model_desc desc;
+        dend_model *model = NULL;
+        test_heap heap;
+        dend_status status = DEND_ERR_MEMORY;
+        uint64_t nth;
+        if (cases[i].config) {
+            st_put(dir, "tokenizer_config.json", cases[i].config, strlen(cases[i].config));
+        }
+        if (cases[i].file) {
+            st_put(dir, "chat_template.jinja", cases[i].file, strlen(cases[i].file));
+        }
+        memset(&desc, 0, sizeof desc);
+        desc.path = dir;
+        desc.vocab_only = true;
+        desc.allocator = test_heap_allocator(&heap);
+        for (nth = 1; status != DEND_OK; nth++) { /* and memory that runs out at any place */
+            heap.n_allocs = 0;
+            heap.fail_at = nth;
+            status = dend_model_load(&desc, &model, NULL);
+            assert_true(status == DEND_OK || status == DEND_ERR_MEMORY);
+            assert_true(status == DEND_OK || heap.n_live_bytes == 0);
+        }
+        n_allocs += (size_t)nth;
+        if (cases[i].family) {
+            assert_non_null(dend_chat_family(model));
+            assert_string_equal(dend_chat_family(model), cases[i].family);
+        } else {
+            assert_null(dend_chat_family(model));
+        }
+        dend_model_free(model);
+        assert_int_equal(heap.n_live_bytes, 0);
+        if (cases[i].config) {
+            st_remove(dir, "tokenizer_config.json");
+        }
+        if (cases[i].file) {
+            st_remove(dir, "chat_template.jinja");
+        }
+    }
+    assert_true(n_allocs > 4 * sizeof cases / sizeof cases[0]);
+    st_remove(dir, "config.json");
+    st_remove(dir, "tokenizer.json");
+    assert_int_equal(rmdir(dir), 0);
+    free(tokenizer);
+    st_seed_close(&s);
+#undef ST_CHATML
+}
+
 /* What contradicts itself in the description. */
 static void st_descriptions(void **state) {
     st_seed s = st_seed_open("llama");
@@ -1332,17 +1411,31 @@ static void st_mutations(void **state) {
 }
 
 static const struct CMUnitTest tests_model_safetensors[] = {
-    cmocka_unit_test(st_llama),         cmocka_unit_test(st_llama_biases),
-    cmocka_unit_test(st_mistral),       cmocka_unit_test(st_qwen2),
-    cmocka_unit_test(st_qwen3),         cmocka_unit_test(st_gemma3),
-    cmocka_unit_test(st_gemma3_nested), cmocka_unit_test(st_sources),
-    cmocka_unit_test(st_misaligned),    cmocka_unit_test(st_new_style),
-    cmocka_unit_test(st_quantised),     cmocka_unit_test(st_quantise_refusals),
-    cmocka_unit_test(st_encode),        cmocka_unit_test(st_encode_any_bits),
-    cmocka_unit_test(st_bad_configs),   cmocka_unit_test(st_deep_config),
-    cmocka_unit_test(st_bad_heads),     cmocka_unit_test(st_bad_lengths),
-    cmocka_unit_test(st_cut),           cmocka_unit_test(st_config_cut),
-    cmocka_unit_test(st_bad_indices),   cmocka_unit_test(st_tokenizer),
-    cmocka_unit_test(st_descriptions),  cmocka_unit_test(st_no_memory),
-    cmocka_unit_test(st_reader_fails),  cmocka_unit_test(st_mutations),
+    cmocka_unit_test(st_llama),
+    cmocka_unit_test(st_llama_biases),
+    cmocka_unit_test(st_mistral),
+    cmocka_unit_test(st_qwen2),
+    cmocka_unit_test(st_qwen3),
+    cmocka_unit_test(st_gemma3),
+    cmocka_unit_test(st_gemma3_nested),
+    cmocka_unit_test(st_sources),
+    cmocka_unit_test(st_misaligned),
+    cmocka_unit_test(st_new_style),
+    cmocka_unit_test(st_quantised),
+    cmocka_unit_test(st_quantise_refusals),
+    cmocka_unit_test(st_encode),
+    cmocka_unit_test(st_encode_any_bits),
+    cmocka_unit_test(st_bad_configs),
+    cmocka_unit_test(st_deep_config),
+    cmocka_unit_test(st_bad_heads),
+    cmocka_unit_test(st_bad_lengths),
+    cmocka_unit_test(st_cut),
+    cmocka_unit_test(st_config_cut),
+    cmocka_unit_test(st_bad_indices),
+    cmocka_unit_test(st_tokenizer),
+    cmocka_unit_test(st_chat_templates),
+    cmocka_unit_test(st_descriptions),
+    cmocka_unit_test(st_no_memory),
+    cmocka_unit_test(st_reader_fails),
+    cmocka_unit_test(st_mutations),
 };

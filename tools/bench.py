@@ -28,6 +28,7 @@ MODELS = {
     "smollm2_q8": "models/SmolLM2-135M-Instruct.Q8_0.gguf",
     "qwen05": "models/Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf",
     "qwen15": "models/Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf",
+    "gemma270m": "models/gemma-3-270m-Q4_K_M.gguf",
 }
 
 # dendrite's command, llama-bench's arguments (ik's where they differ) or llama-batched-bench's
@@ -45,6 +46,7 @@ ROWS = [
     ("qwen05", "decode"), ("qwen05", "prefill"), ("qwen05", "decode8k"), ("qwen05", "branches8"),
     ("qwen05", "branches16"),
     ("qwen15", "decode"), ("qwen15", "prefill"),
+    ("gemma270m", "decode"), ("gemma270m", "prefill"),
 ]
 
 

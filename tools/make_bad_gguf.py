@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # Copyright (c) 2026 The dendrite authors. MIT licence, see LICENSE.
-"""Write a zoo of small GGUF files, nearly all of them broken, and the seeds of the GGUF fuzz target.
+"""Write zoos of small GGUF files, nearly all of them broken, and the seeds of the GGUF fuzz target.
 
-    python3 tools/make_bad_gguf.py           write tests/golden/bad_gguf/ and fuzz/corpus/gguf/
+    python3 tools/make_bad_gguf.py           write tests/golden/bad_gguf/, tests/golden/bad_model/ and fuzz/corpus/gguf/
     python3 tools/make_bad_gguf.py --check   compare with what is there, write nothing
 
 Standard library only; the same bytes every time. Each broken file has one fault. The manifest has a line a file:
@@ -12,6 +12,9 @@ Standard library only; the same bytes every time. Each broken file has one fault
 STATUS is the dend_status that opening must give and OFFSET is where the error must point: the first byte of the
 field at fault, whose place is known here from building the file, not from reading it. Files named good_* must open.
 The corpus holds the same files and two tiny whole models, so that fuzzing starts behind the checks of the container.
+
+tests/golden/bad_model/ holds whole tiny models, each of which contradicts itself in one thing: hyper-parameters,
+tensors, tokens, merges. Its manifest.txt ends each line with a part of the message that loading must give.
 """
 
 import os
@@ -20,6 +23,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ZOO = os.path.join(ROOT, "tests", "golden", "bad_gguf")
+MODELS = os.path.join(ROOT, "tests", "golden", "bad_model")
 CORPUS = os.path.join(ROOT, "fuzz", "corpus", "gguf")
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
@@ -320,8 +324,8 @@ def animals():
     yield bad("alignment_64_offset_96", g.put("offset y", u64(96)), "offset y", "align")
 
 
-def tiny_model(arch, bias, tied):
-    """A whole model of one layer that any loader must take."""
+def tiny_model(arch, bias, tied, change=None):
+    """A whole model of one layer that any loader must take; change(kvs, tensors) may spoil it first."""
     D, H, G, d, F, V = 8, 2, 1, 4, 8, 4
     key = lambda k: arch + "." + k
     kvs = [("general.architecture", STRING, arch), ("general.alignment", U32, 8),
@@ -344,7 +348,132 @@ def tiny_model(arch, bias, tied):
                     (b + "attn_v.bias", T_F32, [G * d])]
     if not tied:
         tensors.append(("output.weight", T_F16, [D, V]))
+    if change:
+        change(kvs, tensors)
     return Gguf(kvs, tensors, align=8)
+
+
+def models():
+    """Yields name, file, status, offset, part of the message."""
+    L = "llama."
+
+    def model(change=None):
+        return tiny_model("llama", False, True, change)
+
+    def bad(name, gguf, where, message, status=FORMAT, plus=0):
+        return name, gguf, status, (gguf.at[where] if isinstance(where, str) else where) + plus, message
+
+    def kv(name, key, kind, v, message, status=FORMAT, where=None, plus=0):
+        """One value replaced, or added where there is none of that name."""
+        def change(kvs, tensors):
+            at = next((i for i, k in enumerate(kvs) if k[0] == key), None)
+            if at is None:
+                kvs.append((key, kind, v))
+            else:
+                kvs[at] = (key, kind, v)
+        return bad(name, model(change), "value " + (where or key), message, status, plus)
+
+    def absent(name, key, message, where=0, plus=0):
+        return bad(name, model(lambda kvs, _: kvs.remove(next(k for k in kvs if k[0] == key))), where, message,
+                   plus=plus)
+
+    def tensor(name, which, kind, dims, message, status=FORMAT):
+        def change(_, tensors):
+            at = next(i for i, t in enumerate(tensors) if t[0] == which)
+            tensors[at] = (which, kind or tensors[at][1], dims or tensors[at][2])
+        return bad(name, model(change), "name " + which, message, status)
+
+    yield "good_model", model(), OK, 0, "good"
+
+    # hyper-parameters at and beyond the ends of their types, and of other types
+    for suffix, word in (("block_count", "layers"), ("embedding_length", "embd"), ("feed_forward_length", "ff"),
+                         ("context_length", "ctx"), ("attention.head_count", "heads")):
+        yield absent(word + "_absent", L + suffix, suffix + " is missing")
+        yield kv(word + "_0", L + suffix, U32, 0, suffix + " is no positive integer")
+        yield kv(word + "_int_min", L + suffix, I32, -2**31, suffix + " is no positive integer")
+        yield kv(word + "_u64_max", L + suffix, U64, 2**64 - 1, suffix + " is above", UNSUPPORTED)
+    yield kv("layers_int_max", L + "block_count", I32, 2**31 - 1, "block_count is above", UNSUPPORTED)
+    yield kv("layers_i64_min", L + "block_count", I64, -2**63, "block_count is no positive integer")
+    yield kv("embd_float", L + "embedding_length", F32, 8.0, "embedding_length is no positive integer")
+    yield kv("embd_string", L + "embedding_length", STRING, "8", "embedding_length is no positive integer")
+    yield kv("ff_bool", L + "feed_forward_length", BOOL, 1, "feed_forward_length is no positive integer")
+    yield kv("kv_heads_uint_max", L + "attention.head_count_kv", U32, 2**32 - 1, "head_count_kv is above", UNSUPPORTED)
+    yield absent("eps_absent", L + "attention.layer_norm_rms_epsilon", "epsilon is missing")
+    for v, word in ((float("nan"), "nan"), (float("inf"), "inf"), (-1e-5, "negative"), (0.0, "0"), (2.0, "2")):
+        yield kv("eps_" + word, L + "attention.layer_norm_rms_epsilon", F32, v, "epsilon is no number")
+    yield kv("eps_string", L + "attention.layer_norm_rms_epsilon", STRING, "1e-5", "epsilon is no number")
+
+    # hyper-parameters that disagree among themselves
+    yield kv("heads_not_multiple", L + "attention.head_count_kv", U32, 3, "no multiple of head_count_kv",
+             where=L + "attention.head_count")
+    yield kv("embd_not_multiple", L + "attention.head_count", U32, 3, "is no multiple of attention.head_count")
+    yield kv("rot_odd", L + "rope.dimension_count", U32, 3, "odd or wider")
+    yield kv("rot_wide", L + "rope.dimension_count", U32, 6, "odd or wider")
+
+    # hyper-parameters that disagree with the tensors
+    yield kv("ff_other", L + "feed_forward_length", U32, 16, "x")[:3] + (
+        model().at["name blk.0.ffn_gate.weight"], "ffn_gate.weight has the wrong shape")
+    yield kv("layers_2", L + "block_count", U32, 2, "attn_norm.weight is missing")[:3] + (
+        0, "attn_norm.weight is missing")
+    yield kv("kv_heads_2", L + "attention.head_count_kv", U32, 2, "x")[:3] + (
+        model().at["name blk.0.attn_k.weight"], "attn_k.weight has the wrong shape")
+    yield kv("embd_16", L + "embedding_length", U32, 16, "x")[:3] + (
+        model().at["name token_embd.weight"], "token_embd.weight has the wrong shape")
+    which = "blk.0.attn_q.weight"
+    yield tensor("q_transposed", "blk.0.attn_k.weight", None, [4, 8], "attn_k.weight has the wrong shape")
+    yield tensor("q_three_dims", which, None, [8, 4, 2], "attn_q.weight has the wrong shape")
+    yield tensor("q_one_row_more", which, None, [8, 9], "attn_q.weight has the wrong shape")
+    yield tensor("norm_short", "output_norm.weight", None, [7], "output_norm.weight has the wrong shape")
+    yield tensor("norm_two_dims", "output_norm.weight", None, [8, 2], "output_norm.weight has the wrong shape")
+    yield tensor("norm_bf16", "output_norm.weight", (30, 1, 2), None, "neither F32 nor F16", UNSUPPORTED)
+    yield bad("tensor_down_absent", model(lambda _, ts: ts.pop()), 0, "ffn_down.weight is missing")
+    yield bad("tensor_embd_absent", model(lambda _, ts: ts.pop(0)), 0, "token_embd.weight is missing")
+    yield bad("tensor_unknown", model(lambda _, ts: ts.append(("blk.0.extra.weight", T_F32, [8]))),
+              "name blk.0.extra.weight", "does not use", UNSUPPORTED)
+    yield bad("tensor_of_layer_1", model(lambda _, ts: ts.append(("blk.1.attn_norm.weight", T_F32, [8]))),
+              "name blk.1.attn_norm.weight", "does not use", UNSUPPORTED)
+    yield bad("tensor_of_layer_00", model(lambda _, ts: ts.append(("blk.00.attn_norm.weight", T_F32, [8]))),
+              "name blk.00.attn_norm.weight", "does not use", UNSUPPORTED)
+
+    # tokens and merges
+    T = "tokenizer.ggml."
+    tokens = ["a", "b", "ab", "<e>"]
+
+    def item(strings, i):
+        """Where the i-th string of an array stands, from the array's value."""
+        return 12 + sum(8 + len(x) for x in strings[:i])
+
+    yield absent("tokens_absent", T + "tokens", "tokens is missing", "value " + T + "model")
+    yield kv("tokens_not_strings", T + "tokens", ARRAY, (I32, [1, 2, 3, 4]), "no array of strings")
+    yield bad("tokens_five", model(lambda kvs, _: kvs.__setitem__(slice(11, 13), [
+        (T + "tokens", ARRAY, (STRING, tokens + ["c"])), (T + "token_type", ARRAY, (I32, [1, 1, 1, 3, 1]))])),
+              "value " + T + "tokens", "more tokens")
+    twice = ["a", "b", "a", "<e>"]
+    yield kv("tokens_twice", T + "tokens", ARRAY, (STRING, twice), "two tokens have one text", plus=item(twice, 2))
+    yield kv("types_short", T + "token_type", ARRAY, (I32, [1, 1, 1]), "not as long as the tokens")
+    yield kv("types_of_bytes", T + "token_type", ARRAY, (U8, [1, 1, 1, 3]), "no array of 32-bit integers")
+    yield kv("type_int_min", T + "token_type", ARRAY, (I32, [1, 1, -2**31, 3]), "unknown token type", plus=12 + 8)
+    yield kv("type_7", T + "token_type", ARRAY, (I32, [1, 1, 1, 7]), "unknown token type", plus=12 + 12)
+    yield absent("merges_absent", T + "merges", "merges is missing", "value " + T + "model")
+    yield kv("merges_not_strings", T + "merges", ARRAY, (U8, [97, 32, 98]), "no array of strings")
+    for merges, i, word, message in ((["a b", "ab"], 1, "one_word", "not two texts"),
+                                     (["", "a b"], 0, "empty", "not two texts"),
+                                     (["a "], 0, "nothing_right", "not two texts"),
+                                     (["a b", "a c"], 1, "unknown_right", "no tokens"),
+                                     (["b a"], 0, "unknown_result", "no tokens"),
+                                     (["a  b"], 0, "two_spaces", "no tokens")):
+        yield kv("merge_" + word, T + "merges", ARRAY, (STRING, merges), message, plus=item(merges, i))
+    for v, kind, word in ((4, U32, "outside"), (2**31 - 1, I32, "int_max"), (-2**31, I32, "int_min"),
+                          (2**63, U64, "2_63"), (-2, I32, "minus_2")):
+        yield kv("eos_" + word, T + "eos_token_id", kind, v, "outside the vocabulary")
+    yield kv("bos_float", T + "bos_token_id", F32, 1.0, "no integer")
+    yield kv("add_bos_integer", T + "add_bos_token", U32, 1, "no bool")
+    yield kv("add_bos_without_bos", T + "add_bos_token", BOOL, 1, "without bos_token_id")
+    yield kv("model_integer", T + "model", U32, 1, "model is no string")
+    yield kv("pre_integer", T + "pre", U32, 1, "pre is no string")
+    yield kv("architecture_integer", "general.architecture", U32, 1, "architecture is missing or no string")
+    yield kv("architecture_unknown", "general.architecture", STRING, "mystery", "architecture is not supported",
+             UNSUPPORTED)
 
 
 def main():
@@ -363,7 +492,16 @@ def main():
     wanted.update({os.path.join(CORPUS, n + ".gguf"): raw for n, raw in files.items() if raw})
     wanted[os.path.join(CORPUS, "model_llama.gguf")] = bytes(tiny_model("llama", False, True).b)
     wanted[os.path.join(CORPUS, "model_qwen2.gguf")] = bytes(tiny_model("qwen2", True, False).b)
-    present = {os.path.join(folder, n) for folder in (ZOO, CORPUS) if os.path.isdir(folder) for n in os.listdir(folder)}
+    lines = ["# file, status, offset, part of the message; written by tools/make_bad_gguf.py"]
+    for name, gguf, status, where, message in models():
+        raw = bytes(gguf.b)
+        path = os.path.join(MODELS, name + ".gguf")
+        assert len(raw) <= 4096 and path not in wanted and where <= len(raw), name
+        wanted[path] = raw
+        lines.append(f"{name}.gguf {status} {where} {message}")
+    wanted[os.path.join(MODELS, "manifest.txt")] = ("\n".join(lines) + "\n").encode("ascii")
+    folders = (ZOO, MODELS, CORPUS)
+    present = {os.path.join(folder, n) for folder in folders if os.path.isdir(folder) for n in os.listdir(folder)}
     if check:
         wrong = sorted(present ^ set(wanted))
         for path in sorted(present & set(wanted)):
@@ -373,7 +511,7 @@ def main():
         for path in wrong:
             print("differs:", os.path.relpath(path, ROOT))
         sys.exit(1 if wrong else 0)
-    for folder in (ZOO, CORPUS):
+    for folder in folders:
         os.makedirs(folder, exist_ok=True)
     for path in sorted(present - set(wanted)):
         print("not of this script:", os.path.relpath(path, ROOT))
@@ -381,7 +519,8 @@ def main():
         with open(path, "wb") as f:
             f.write(raw)
     n_bad = sum(1 for line in manifest if "DEND_ERR" in line)
-    print(f"{n_bad} broken and {len(files) - n_bad} good files, {sum(map(len, files.values()))} bytes")
+    print(f"{n_bad} broken and {len(files) - n_bad} good files, {sum(map(len, files.values()))} bytes;",
+          f"{sum('DEND_ERR' in line for line in lines)} broken models")
 
 
 if __name__ == "__main__":

@@ -266,7 +266,7 @@ class FetchTest(unittest.TestCase):
 
     def test_the_real_table_is_well_formed(self):
         names = [model.name for model in fetch_model.MODELS]
-        self.assertEqual(names, ["smollm2", "qwen05", "qwen15"])
+        self.assertEqual(names, ["smollm2", "qwen05", "qwen15", "gemma270m"])
         for model in fetch_model.MODELS:
             self.assertRegex(model.sha256, r"\A[0-9a-f]{64}\Z")
             for requirement, _ in model.wheels:

@@ -173,7 +173,7 @@ typedef struct dend_model_desc {
 
 /* Hyper-parameters and sizes of a loaded model. Strings live with the model. */
 typedef struct dend_model_info {
-    const char *architecture; /* "llama", "qwen2" */
+    const char *architecture; /* "llama", "qwen2", ... */
     const char *name;         /* general.name, or "" */
     uint32_t n_vocab;         /* V */
     uint32_t n_layers;        /* L */
@@ -183,6 +183,8 @@ typedef struct dend_model_info {
     uint32_t head_dim;        /* d */
     uint32_t n_ff;            /* F */
     uint32_t n_ctx_train;     /* context that it was trained for */
+    uint32_t window;          /* tokens that sliding layers see, their own included; 0 = there are none */
+    uint32_t n_window_layers; /* of the n_layers */
     int32_t bos, eos, eot;    /* -1 where the model has none */
     bool add_bos;             /* prompts begin with bos */
     bool has_weights;
@@ -245,6 +247,62 @@ DEND_API dend_status dend_detokenize(const dend_model *model, const int32_t *tok
                                      char *out, size_t cap, size_t *n_out);
 /* True for tokens after which generation stops (eos, eot and their kin). */
 DEND_API bool dend_token_is_end(const dend_model *model, int32_t token);
+
+/* --------------------------------------------------------------------------
+ * Chat
+ *
+ * Chat models were trained on conversations in one certain form. These families
+ * of forms are known:
+ *
+ *     "chatml" "qwen" "qwen3" "llama2" "llama3" "llama3.1" "gemma"
+ *     "mistral" (7B v0.1, v0.2) "mistral-v1" "mistral-v3" "mistral-tekken" "zephyr"
+ *
+ * A model's own is recognised from the template in its file, which is never
+ * executed; it may differ from the family of that name in details that the
+ * template says. Everywhere below, family NULL or "" means the model's own.
+ * ------------------------------------------------------------------------ */
+
+typedef enum dend_role {
+    DEND_ROLE_SYSTEM = 0,
+    DEND_ROLE_USER,
+    DEND_ROLE_ASSISTANT,
+    DEND_ROLE_TOOL /* what a tool answered */
+} dend_role;
+
+typedef struct dend_chat_message {
+    dend_role role;
+    const char *text; /* any bytes; NULL when n_bytes is 0 */
+    size_t n_bytes;   /* (size_t)-1 = strlen(text) */
+} dend_chat_message;
+
+enum {
+    DEND_CHAT_GENERATE = 1,   /* end where the assistant's reply begins */
+    DEND_CHAT_FOLLOWS = 2,    /* the messages go on with a conversation: no bos, no default system message */
+    DEND_CHAT_AFTER_REPLY = 4 /* so, and its last reply, which was generated, is ended first */
+};
+
+/* Name of the family that the model's template was recognised as; NULL when it was not, or has none. */
+DEND_API const char *dend_chat_family(const dend_model *model);
+/* The text of a conversation, byte for byte that of the template (but for dates, which are fixed).
+ * Params: messages [n]; flags DEND_CHAT_*; out may be NULL when cap is 0; *n_out is always the number
+ *         of bytes needed; no 0 is added.
+ * Returns: OK; BUFFER (out then holds the first cap bytes);
+ *   UNSUPPORTED: the model's template was not recognised, or the model has no tokenizer, or the family has
+ *     no such role, or no system message there, or ends turns with an eos that the model lacks;
+ *   ARGUMENT: no such family; roles that do not alternate where the family wants that; a system message
+ *     without the user message that it becomes a part of; MEMORY: the sizes overflow.
+ * Cost: O(bytes). To make tokens of it use dend_chat_tokenize, or texts of messages may become control tokens. */
+DEND_API dend_status dend_chat_format(const dend_model *model, const char *family,
+                                      const dend_chat_message *messages, size_t n, uint32_t flags, char *out,
+                                      size_t cap, size_t *n_out);
+/* The tokens of that text. Control tokens come of the template's own pieces only: whatever a message says,
+ * it cannot end its turn. Without DEND_CHAT_FOLLOWS and AFTER_REPLY they begin with bos if the model wants
+ * that, whether or not the template does.
+ * Returns: as dend_chat_format; MEMORY when there is no memory for the text, which the model's allocator
+ *          gives for the time of the call.  Threads: any number at once. */
+DEND_API dend_status dend_chat_tokenize(const dend_model *model, const char *family,
+                                        const dend_chat_message *messages, size_t n, uint32_t flags,
+                                        int32_t *out, size_t cap, size_t *n_out);
 
 /* --------------------------------------------------------------------------
  * Engine
@@ -428,6 +486,19 @@ DEND_API dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const in
  * text alone has more tokens than n_ctx. */
 DEND_API dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, const char *text, size_t n_bytes,
                                           uint32_t flags);
+/* Appends messages in the form of a chat family (dend_chat_tokenize), so that a conversation's KV is kept
+ * from turn to turn:
+ *
+ *     dend_seq_append_chat(engine, seq, NULL, first, 2, DEND_CHAT_GENERATE);       system and user
+ *     while (dend_next(engine, seq, &params, &token) == DEND_OK) ...               the reply
+ *     dend_seq_append_chat(engine, seq, NULL, &next, 1, DEND_CHAT_GENERATE | DEND_CHAT_AFTER_REPLY);
+ *
+ * DEND_CHAT_FOLLOWS is implied when the sequence is not empty. A reply is to end as dend_next leaves it:
+ * without its end token.
+ * Returns: those of dend_chat_tokenize and dend_seq_append; CONTEXT_FULL when the text alone has more
+ *          tokens than n_ctx. */
+DEND_API dend_status dend_seq_append_chat(dend_engine *engine, dend_seq seq, const char *family,
+                                          const dend_chat_message *messages, size_t n, uint32_t flags);
 /* Cuts to len_tokens. Logits are gone unless the length is unchanged.
  * Returns: OK, STALE, ARGUMENT (longer than it is), UNSUPPORTED (below
  * rewind_min), NO_BLOCKS (no node for the table's copied path). */

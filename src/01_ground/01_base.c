@@ -14,7 +14,25 @@
  * the plan and the layout cannot disagree, since they are one function.
  * What has no size known in advance (a model's metadata) goes into a
  * dendp_chain, a list of chunks that is freed as a whole.
+ *
+ * Arithmetic means what is written. Under -ffast-math a compiler may add in
+ * another order in each function, and take it that there is no NaN; then a row
+ * would not have the same bits alone and in a batch, and hostile weights would
+ * pass the checks. So the implementation, and only that, is compiled without,
+ * whatever the flags; the last room (99.01) puts them back.
  * ======================================================================== */
+
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) ||               \
+    (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ > 0)
+#if defined(__clang__)
+#pragma float_control(push)
+#pragma float_control(precise, on)
+#pragma clang fp contract(off)
+#elif defined(__GNUC__)
+#pragma GCC push_options
+#pragma GCC optimize("no-fast-math")
+#endif
+#endif
 
 #include <float.h>
 #include <limits.h>

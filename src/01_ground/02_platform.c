@@ -1,14 +1,21 @@
 /* ==========================================================================
- * >>01.02 PLATFORM: files, clock, processor, atomics
+ * >>01.02 PLATFORM: files, clock, processor, atomics, threads
  * ==========================================================================
- * Everything that differs between systems, and nothing else. POSIX is the
- * first-class citizen; elsewhere files are read through stdio and the clock
- * is the C library's. No later room asks which system it runs on.
+ * Everything that differs between systems, and nothing else: POSIX, Windows
+ * (MinGW-w64 is what is tested), and for the rest files through stdio, the C
+ * library's clock and no threads. No later room asks which system it runs on.
  *
  * A dendp_file is a range of bytes: mapped, read whole into memory, given by
  * the caller, or behind the caller's read callback. A mapped file that
  * somebody truncates raises SIGBUS on access, which no library can turn into
- * an error; dend_model_desc.no_mmap avoids it.
+ * an error; dend_model_desc.no_mmap avoids it. Windows refuses to truncate a
+ * file that is mapped.
+ *
+ * gcc aligns the stack to 16 bytes on 64-bit Windows, whatever a function asks
+ * for, and yet spills 32 and 64 byte registers with instructions that need more
+ * (its bug 54412): the first spill in a kernel would crash. The assembler macros
+ * below make these instructions the ones that need no alignment, which cost the
+ * same on all processors with AVX. Clang has no such fault.
  * ======================================================================== */
 
 #include <stdio.h>
@@ -29,6 +36,20 @@
 #include <sched.h>
 #endif
 
+#if defined(_WIN32)
+#define DENDP_WINDOWS 1
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#include <process.h>
+#include <windows.h>
+#else
+#define DENDP_WINDOWS 0
+#endif
+
 #if (defined(__x86_64__) || defined(__i386__)) && !defined(DEND_NO_SIMD)
 #define DENDP_X86 1
 #include <cpuid.h>
@@ -45,6 +66,14 @@
 #endif
 #else
 #define DENDP_ARM64 0
+#endif
+
+#if DENDP_X86 && defined(_WIN64) && defined(__GNUC__) && !defined(__clang__)
+__asm__(".macro vmovaps args:vararg\n\tvmovups \\args\n.endm\n"
+        ".macro vmovapd args:vararg\n\tvmovupd \\args\n.endm\n"
+        ".macro vmovdqa args:vararg\n\tvmovdqu \\args\n.endm\n"
+        ".macro vmovdqa32 args:vararg\n\tvmovdqu32 \\args\n.endm\n"
+        ".macro vmovdqa64 args:vararg\n\tvmovdqu64 \\args\n.endm\n");
 #endif
 
 /* Whether the compiler knows AVX-VNNI: gcc 11, clang 12. */
@@ -98,14 +127,142 @@ static void dendp_fetch_ahead(const void *p, uint64_t bytes) {
 static DENDP_UNUSED void dendp_yield(void) {
 #if DENDP_POSIX
     sched_yield();
+#elif DENDP_WINDOWS
+    SwitchToThread();
 #endif
 }
+
+/* -- threads: names of the system's for what the next room needs ------------ */
+
+#if !defined(DEND_NO_THREADS) && (DENDP_POSIX || DENDP_WINDOWS)
+#define DENDP_THREADS 1
+#else
+#define DENDP_THREADS 0
+#endif
+
+#if DENDP_THREADS && DENDP_POSIX
+#include <pthread.h>
+
+typedef pthread_mutex_t dendp_mutex;
+typedef pthread_cond_t dendp_condition;
+typedef pthread_t dendp_thread;
+#define DENDP_THREAD_MAIN void * /* a thread's first function: of void *, returns 0 */
+typedef void *(*dendp_thread_main)(void *);
+
+static bool dendp_mutex_init(dendp_mutex *m) {
+    return pthread_mutex_init(m, NULL) == 0;
+}
+
+static void dendp_mutex_destroy(dendp_mutex *m) {
+    pthread_mutex_destroy(m);
+}
+
+static void dendp_mutex_lock(dendp_mutex *m) {
+    pthread_mutex_lock(m);
+}
+
+static void dendp_mutex_unlock(dendp_mutex *m) {
+    pthread_mutex_unlock(m);
+}
+
+static bool dendp_condition_init(dendp_condition *c) {
+    return pthread_cond_init(c, NULL) == 0;
+}
+
+static void dendp_condition_destroy(dendp_condition *c) {
+    pthread_cond_destroy(c);
+}
+
+static void dendp_condition_wait(dendp_condition *c, dendp_mutex *m) {
+    pthread_cond_wait(c, m);
+}
+
+static void dendp_condition_wake_all(dendp_condition *c) {
+    pthread_cond_broadcast(c);
+}
+
+/* Starts a thread with a stack of at least so many bytes. */
+static bool dendp_thread_start(dendp_thread *thread, dendp_thread_main f, void *arg, uint32_t stack_bytes) {
+    pthread_attr_t attr;
+    bool ok;
+    if (pthread_attr_init(&attr) != 0) {
+        return false;
+    }
+    (void)pthread_attr_setstacksize(&attr, stack_bytes);
+    ok = pthread_create(thread, &attr, f, arg) == 0;
+    pthread_attr_destroy(&attr);
+    return ok;
+}
+
+static void dendp_thread_join(dendp_thread thread) {
+    pthread_join(thread, NULL);
+}
+
+#elif DENDP_THREADS
+
+typedef SRWLOCK dendp_mutex;
+typedef CONDITION_VARIABLE dendp_condition;
+typedef HANDLE dendp_thread;
+#define DENDP_THREAD_MAIN unsigned __stdcall
+typedef unsigned(__stdcall *dendp_thread_main)(void *);
+
+static bool dendp_mutex_init(dendp_mutex *m) {
+    InitializeSRWLock(m);
+    return true;
+}
+
+static void dendp_mutex_destroy(dendp_mutex *m) {
+    (void)m;
+}
+
+static void dendp_mutex_lock(dendp_mutex *m) {
+    AcquireSRWLockExclusive(m);
+}
+
+static void dendp_mutex_unlock(dendp_mutex *m) {
+    ReleaseSRWLockExclusive(m);
+}
+
+static bool dendp_condition_init(dendp_condition *c) {
+    InitializeConditionVariable(c);
+    return true;
+}
+
+static void dendp_condition_destroy(dendp_condition *c) {
+    (void)c;
+}
+
+static void dendp_condition_wait(dendp_condition *c, dendp_mutex *m) {
+    (void)SleepConditionVariableSRW(c, m, INFINITE, 0);
+}
+
+static void dendp_condition_wake_all(dendp_condition *c) {
+    WakeAllConditionVariable(c);
+}
+
+static bool dendp_thread_start(dendp_thread *thread, dendp_thread_main f, void *arg, uint32_t stack_bytes) {
+    uintptr_t h = _beginthreadex(NULL, stack_bytes, f, arg, STACK_SIZE_PARAM_IS_A_RESERVATION, NULL);
+    *thread = (HANDLE)h;
+    return h != 0;
+}
+
+static void dendp_thread_join(dendp_thread thread) {
+    (void)WaitForSingleObject(thread, INFINITE);
+    (void)CloseHandle(thread);
+}
+#endif
 
 /* -- clock ---------------------------------------------------------------- */
 
 /* Nanoseconds from some fixed moment; never runs backwards where the system can promise it. */
 static uint64_t dendp_now_ns(void) {
-#if defined(CLOCK_MONOTONIC)
+#if DENDP_WINDOWS
+    LARGE_INTEGER ticks, per_s;
+    if (QueryPerformanceCounter(&ticks) && QueryPerformanceFrequency(&per_s) && per_s.QuadPart > 0) {
+        uint64_t t = (uint64_t)ticks.QuadPart, f = (uint64_t)per_s.QuadPart;
+        return t / f * 1000000000u + t % f * 1000000000u / f;
+    }
+#elif defined(CLOCK_MONOTONIC)
     struct timespec t;
     if (clock_gettime(CLOCK_MONOTONIC, &t) == 0) {
         return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
@@ -372,10 +529,37 @@ static void dendp_cpus_find(dendp_cpus *out) {
     long n = 1;
 #if DENDP_POSIX && defined(_SC_NPROCESSORS_ONLN)
     n = sysconf(_SC_NPROCESSORS_ONLN);
+#elif DENDP_WINDOWS
+    SYSTEM_INFO system_info;
+    GetSystemInfo(&system_info);
+    n = (long)system_info.dwNumberOfProcessors;
 #endif
     memset(out, 0, sizeof *out);
     out->n_processors = n < 1 ? 1u : n > (long)DENDP_MAX_CPUS ? DENDP_MAX_CPUS : (uint32_t)n;
     out->n_cores = out->n_processors;
+#if DENDP_WINDOWS
+    { /* the process's group of processors, 64 at most; a core counts when one of its processors may be used */
+        SYSTEM_LOGICAL_PROCESSOR_INFORMATION cores[256];
+        DWORD bytes = (DWORD)sizeof cores;
+        DWORD_PTR mine = 0, all = 0;
+        if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all) && mine) {
+            DWORD_PTR rest;
+            out->n_processors = 0;
+            for (rest = mine; rest; rest &= rest - 1) {
+                out->n_processors++;
+            }
+            out->n_cores = out->n_processors;
+            if (GetLogicalProcessorInformation(cores, &bytes)) {
+                uint32_t i, n_cores = 0;
+                for (i = 0; i < bytes / sizeof cores[0]; i++) {
+                    n_cores += cores[i].Relationship == RelationProcessorCore &&
+                               (cores[i].ProcessorMask & mine) != 0;
+                }
+                out->n_cores = n_cores ? n_cores : out->n_processors;
+            }
+        }
+    }
+#endif
 #if defined(__linux__) && defined(_GNU_SOURCE) && defined(CPU_COUNT)
     {
         cpu_set_t mask;
@@ -443,6 +627,10 @@ static void dendp_file_close(dendp_file *file) {
         p.from = file->data;
         munmap(p.to, (size_t)file->size);
     }
+#elif DENDP_WINDOWS && !defined(DEND_NO_MMAP)
+    if (file->mapped && file->data) {
+        (void)UnmapViewOfFile(file->data);
+    }
 #endif
     if (file->owned && file->data) {
         union {
@@ -503,6 +691,43 @@ static bool dendp_fd_read_all(int fd, unsigned char *dst, uint64_t size) {
 }
 #endif
 
+#if DENDP_WINDOWS
+/* Opens an existing file to read; its name is UTF-8. INVALID_HANDLE_VALUE when it is not there, or is no name. */
+static HANDLE dendp_open_utf8(const char *path, const dend_allocator *allocator, bool *no_memory) {
+    HANDLE f = INVALID_HANDLE_VALUE;
+    wchar_t *wide;
+    int n = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
+    *no_memory = false;
+    if (n <= 0) {
+        return f;
+    }
+    wide = (wchar_t *)dendp_alloc(allocator, (uint64_t)n * sizeof *wide);
+    if (!wide) {
+        *no_memory = true;
+        return f;
+    }
+    if (MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, wide, n) == n) {
+        f = CreateFileW(wide, GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL,
+                        OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, NULL);
+    }
+    dendp_free(allocator, wide, (uint64_t)n * sizeof *wide);
+    return f;
+}
+
+/* Reads [0, size) of a file. */
+static bool dendp_handle_read_all(HANDLE f, unsigned char *dst, uint64_t size) {
+    uint64_t done = 0;
+    while (done < size) {
+        DWORD want = (DWORD)(size - done > (1u << 30) ? (1u << 30) : size - done), got = 0;
+        if (!ReadFile(f, dst + done, want, &got, NULL) || got == 0) {
+            return false;
+        }
+        done += got;
+    }
+    return true;
+}
+#endif
+
 /* Opens `path`, mapped if it can be and `use_mmap`, else read whole.
  * IO when it cannot be opened or read, or is no regular file; FORMAT when empty. */
 static dend_status dendp_file_open(dendp_file *file, const char *path, bool use_mmap,
@@ -550,6 +775,48 @@ static dend_status dendp_file_open(dendp_file *file, const char *path, bool use_
             }
         }
         close(fd);
+    }
+#elif DENDP_WINDOWS
+    {
+        LARGE_INTEGER size;
+        bool no_memory;
+        HANDLE f = dendp_open_utf8(path, allocator, &no_memory);
+        if (f == INVALID_HANDLE_VALUE) {
+            return no_memory ? DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the file's name", 0)
+                             : DENDP_FAIL(err, DEND_ERR_IO, "file cannot be opened", 0);
+        }
+        if (GetFileType(f) != FILE_TYPE_DISK || !GetFileSizeEx(f, &size)) {
+            status = DENDP_FAIL(err, DEND_ERR_IO, "not a regular file", 0);
+        } else if (size.QuadPart <= 0) {
+            status = DENDP_FAIL(err, DEND_ERR_FORMAT, "file is empty", 0);
+        } else if ((uint64_t)size.QuadPart > SIZE_MAX / 2) {
+            status = DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "file is too large for this system", 0);
+        } else {
+            file->size = (uint64_t)size.QuadPart;
+#if !defined(DEND_NO_MMAP)
+            if (use_mmap) { /* the view keeps the mapping, and the mapping the file */
+                HANDLE mapping = CreateFileMappingW(f, NULL, PAGE_READONLY, 0, 0, NULL);
+                if (mapping) {
+                    file->data = (const unsigned char *)MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, 0);
+                    file->mapped = file->data != NULL;
+                    (void)CloseHandle(mapping);
+                }
+            }
+#endif
+            if (!file->data) {
+                data = (unsigned char *)dendp_alloc(allocator, file->size);
+                if (!data) {
+                    status = DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the file", 0);
+                } else if (!dendp_handle_read_all(f, data, file->size)) {
+                    dendp_free(allocator, data, file->size);
+                    status = DENDP_FAIL(err, DEND_ERR_IO, "file cannot be read", 0);
+                } else {
+                    file->data = data;
+                    file->owned = true;
+                }
+            }
+        }
+        (void)CloseHandle(f);
     }
 #else
     {

@@ -28,13 +28,6 @@
  * sliced loops should be short.
  * ======================================================================== */
 
-#if !defined(DEND_NO_THREADS) && DENDP_POSIX
-#define DENDP_THREADS 1
-#include <pthread.h>
-#else
-#define DENDP_THREADS 0
-#endif
-
 typedef void (*dendp_task)(void *ctx, uint32_t index);
 
 #define DENDP_MAX_THREADS 256
@@ -53,9 +46,9 @@ typedef struct dendp_pool {
     uint32_t n_parked, stop;
 #if DENDP_THREADS
     uint32_t n_started;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
-    pthread_t threads[DENDP_MAX_THREADS];
+    dendp_mutex mutex;
+    dendp_condition wake;
+    dendp_thread threads[DENDP_MAX_THREADS];
 #endif
 } dendp_pool;
 
@@ -110,7 +103,7 @@ static uint32_t dendp_pool_work_until(dendp_pool *pool, dendp_slices *s) {
     return 0;
 }
 
-static void *dendp_pool_main(void *arg) {
+static DENDP_THREAD_MAIN dendp_pool_main(void *arg) {
     dendp_pool *pool = (dendp_pool *)arg;
     while (!dendp_atomic_load(&pool->stop)) {
         uint32_t spins = 0;
@@ -119,17 +112,17 @@ static void *dendp_pool_main(void *arg) {
             spins++;
         }
         if (spins == DENDP_SPINS) {
-            pthread_mutex_lock(&pool->mutex);
+            dendp_mutex_lock(&pool->mutex);
             dendp_atomic_add(&pool->n_parked, 1);
             while (dendp_atomic_add(&pool->left, 0) == 0 && !dendp_atomic_load(&pool->stop)) {
-                pthread_cond_wait(&pool->wake, &pool->mutex);
+                dendp_condition_wait(&pool->wake, &pool->mutex);
             }
             dendp_atomic_add(&pool->n_parked, UINT32_MAX);
-            pthread_mutex_unlock(&pool->mutex);
+            dendp_mutex_unlock(&pool->mutex);
         }
         dendp_pool_work(pool);
     }
-    return NULL;
+    return 0;
 }
 
 /* Wakes whoever is parked. A worker counts itself as parked before it looks at
@@ -137,9 +130,9 @@ static void *dendp_pool_main(void *arg) {
  * of the two sees the other. */
 static void dendp_pool_signal(dendp_pool *pool) {
     if (dendp_atomic_add(&pool->n_parked, 0)) {
-        pthread_mutex_lock(&pool->mutex);
-        pthread_cond_broadcast(&pool->wake);
-        pthread_mutex_unlock(&pool->mutex);
+        dendp_mutex_lock(&pool->mutex);
+        dendp_condition_wake_all(&pool->wake);
+        dendp_mutex_unlock(&pool->mutex);
     }
 }
 #endif
@@ -244,11 +237,11 @@ static void dendp_pool_close(dendp_pool *pool) {
         dendp_atomic_add(&pool->stop, 1);
         dendp_pool_signal(pool);
         for (i = 0; i < pool->n_started; i++) {
-            pthread_join(pool->threads[i], NULL);
+            dendp_thread_join(pool->threads[i]);
         }
         pool->n_started = 0;
-        pthread_cond_destroy(&pool->wake);
-        pthread_mutex_destroy(&pool->mutex);
+        dendp_condition_destroy(&pool->wake);
+        dendp_mutex_destroy(&pool->mutex);
     }
 #else
     (void)pool;
@@ -268,34 +261,25 @@ static dend_status dendp_pool_open(dendp_pool *pool, uint32_t n_threads, const d
     }
 #if DENDP_THREADS
     if (pool->n_threads > 1) {
-        pthread_attr_t attr;
-        if (pthread_attr_init(&attr) != 0) {
-            return DENDP_FAIL(err, DEND_ERR_THREADS, "thread attributes cannot be created", 0);
-        }
-        (void)pthread_attr_setstacksize(&attr, DENDP_STACK);
-        if (pthread_mutex_init(&pool->mutex, NULL) != 0) {
-            pthread_attr_destroy(&attr);
+        if (!dendp_mutex_init(&pool->mutex)) {
             return DENDP_FAIL(err, DEND_ERR_THREADS, "mutex cannot be created", 0);
         }
-        if (pthread_cond_init(&pool->wake, NULL) != 0) {
-            pthread_mutex_destroy(&pool->mutex);
-            pthread_attr_destroy(&attr);
+        if (!dendp_condition_init(&pool->wake)) {
+            dendp_mutex_destroy(&pool->mutex);
             return DENDP_FAIL(err, DEND_ERR_THREADS, "condition variable cannot be created", 0);
         }
         while (pool->n_started < pool->n_threads - 1) {
-            if (pthread_create(&pool->threads[pool->n_started], &attr, dendp_pool_main, pool) != 0) {
-                pthread_attr_destroy(&attr);
+            if (!dendp_thread_start(&pool->threads[pool->n_started], dendp_pool_main, pool, DENDP_STACK)) {
                 if (pool->n_started) {
                     dendp_pool_close(pool);
                 } else {
-                    pthread_cond_destroy(&pool->wake);
-                    pthread_mutex_destroy(&pool->mutex);
+                    dendp_condition_destroy(&pool->wake);
+                    dendp_mutex_destroy(&pool->mutex);
                 }
                 return DENDP_FAIL(err, DEND_ERR_THREADS, "thread cannot be started", 0);
             }
             pool->n_started++;
         }
-        pthread_attr_destroy(&attr);
     }
 #else
     pool->n_threads = 1;

@@ -155,15 +155,16 @@ typedef struct dendp_config {
     uint32_t n_rot;       /* values of a head that rope turns: even, at most d, the first ones */
     uint32_t n_ff;        /* F */
     uint32_t n_ctx_train; /* tokens */
-    uint32_t n_ctx_orig;  /* tokens that it was trained for before its positions were scaled; 0 = n_ctx_train */
+    uint32_t
+        n_ctx_orig; /* tokens that it was trained for before its positions were scaled; 0 = n_ctx_train */
     float norm_eps;
-    float embd_scale;    /* rows of the embedding are multiplied by it: 1 = none */
-    float score_width;   /* scores are divided by its root */
-    dendp_rope rope;     /* of layers that see everything */
-    dendp_rope rope_local; /* of sliding layers */
-    bool tied_head;      /* there is no output.weight: the embedding is the head */
-    bool has_rope_freqs; /* rope_freqs.weight divides the frequency of each pair */
-    uint32_t window;     /* of sliding layers, in tokens; 0 = there are none */
+    float embd_scale;                        /* rows of the embedding are multiplied by it: 1 = none */
+    float score_width;                       /* scores are divided by its root */
+    dendp_rope rope;                         /* of layers that see everything */
+    dendp_rope rope_local;                   /* of sliding layers */
+    bool tied_head;                          /* there is no output.weight: the embedding is the head */
+    bool has_rope_freqs;                     /* rope_freqs.weight divides the frequency of each pair */
+    uint32_t window;                         /* of sliding layers, in tokens; 0 = there are none */
     uint32_t sliding[DENDP_MAX_LAYERS / 32]; /* a bit for each layer */
 } dendp_config;
 
@@ -185,10 +186,10 @@ typedef enum dendp_extent {
 } dendp_extent;
 
 typedef struct dendp_tensor_spec {
-    dendp_tensor_role role; /* = its index in the table */
-    const char *name;       /* %u stands for the layer */
-    dendp_extent rows;      /* dims[1]: outputs */
-    dendp_extent cols;      /* dims[0]: inputs, contiguous */
+    dendp_tensor_role role;          /* = its index in the table */
+    const char *name;                /* %u stands for the layer */
+    dendp_extent rows;               /* dims[1]: outputs */
+    dendp_extent cols;               /* dims[0]: inputs, contiguous */
     const char *missing, *misshapen; /* the errors */
 } dendp_tensor_spec;
 
@@ -579,8 +580,8 @@ static dend_status dendp_config_window(dendp_config *c, const dendp_gguf *g, den
         return DEND_OK;
     }
     if (pattern && pattern->type != DENDP_GGUF_ARRAY && !dendp_config_count(pattern, &n)) {
-        return DENDP_FAIL(err, DEND_ERR_FORMAT, "attention.sliding_window_pattern is neither integer nor array",
-                          pattern->offset);
+        return DENDP_FAIL(err, DEND_ERR_FORMAT,
+                          "attention.sliding_window_pattern is neither integer nor array", pattern->offset);
     }
     if (pattern && pattern->type == DENDP_GGUF_ARRAY && pattern->count != c->n_layers) {
         return DENDP_FAIL(err, DEND_ERR_FORMAT,
@@ -614,15 +615,17 @@ static double dendp_yarn_pair(const dendp_config *c, float turns) {
 static dend_status dendp_config_yarn(dendp_config *c, const dendp_gguf *g, float factor, dend_error *err) {
     const dendp_gguf_kv *ext = dendp_config_kv(g, c, "rope.scaling.yarn_ext_factor");
     float fast = 32, slow = 1, one = 1, magnitude = factor > 1 ? 0.1f * (float)log((double)factor) + 1 : 1;
-    dend_status status = dendp_config_float(g, ext, 1.0f, 1.0f,
-                                            "rope.scaling.yarn_ext_factor other than 1 is not supported", &one, err);
+    dend_status status = dendp_config_float(
+        g, ext, 1.0f, 1.0f, "rope.scaling.yarn_ext_factor other than 1 is not supported", &one, err);
     if (status == DEND_OK) {
-        status = dendp_config_float(g, dendp_config_kv(g, c, "rope.scaling.yarn_beta_fast"), 1e-3f, 1e6f,
-                                    "rope.scaling.yarn_beta_fast is no number from 0.001 to 10^6", &fast, err);
+        status =
+            dendp_config_float(g, dendp_config_kv(g, c, "rope.scaling.yarn_beta_fast"), 1e-3f, 1e6f,
+                               "rope.scaling.yarn_beta_fast is no number from 0.001 to 10^6", &fast, err);
     }
     if (status == DEND_OK) {
-        status = dendp_config_float(g, dendp_config_kv(g, c, "rope.scaling.yarn_beta_slow"), 1e-3f, 1e6f,
-                                    "rope.scaling.yarn_beta_slow is no number from 0.001 to 10^6", &slow, err);
+        status =
+            dendp_config_float(g, dendp_config_kv(g, c, "rope.scaling.yarn_beta_slow"), 1e-3f, 1e6f,
+                               "rope.scaling.yarn_beta_slow is no number from 0.001 to 10^6", &slow, err);
     }
     if (status == DEND_OK) {
         status = dendp_config_float(g, dendp_config_kv(g, c, "rope.scaling.yarn_attn_factor"), 1e-3f, 1e3f,
@@ -698,12 +701,15 @@ static dend_status dendp_config_rope(dendp_config *c, const dendp_gguf *g, dend_
     if (status == DEND_OK && c->window != 0 && c->family->local_rope_base > 0) {
         c->rope_local.base = c->family->local_rope_base;
         c->rope_local.scale = 1;
-        status = dendp_config_float(g, dendp_config_kv(g, c, "rope.freq_base_swa"), 1.0f, 1e12f,
-                                    "rope.freq_base_swa is no number from 1 to 10^12", &c->rope_local.base, err);
+        status =
+            dendp_config_float(g, dendp_config_kv(g, c, "rope.freq_base_swa"), 1.0f, 1e12f,
+                               "rope.freq_base_swa is no number from 1 to 10^12", &c->rope_local.base, err);
         if (status == DEND_OK && (yarn || c->rope.magnitude != 1.0f)) {
             status = DENDP_FAIL(err, DEND_ERR_UNSUPPORTED,
                                 "rope scaling by magnitude is not supported for this family",
-                                yarn ? type->offset : attn ? attn->offset : 0);
+                                yarn   ? type->offset
+                                : attn ? attn->offset
+                                       : 0);
         }
     }
     return status;
@@ -777,8 +783,8 @@ static dend_status dendp_config_heads(dendp_config *c, const dendp_gguf *g, dend
                           kv ? kv->offset : 0);
     }
     c->embd_scale = c->family->scaled_embd ? sqrtf((float)c->n_embd) : 1.0f;
-    c->score_width = c->n_layers == c->family->wide_layers ? (float)c->n_embd / (float)c->n_heads
-                                                           : (float)c->head_dim;
+    c->score_width =
+        c->n_layers == c->family->wide_layers ? (float)c->n_embd / (float)c->n_heads : (float)c->head_dim;
     return DEND_OK;
 }
 

@@ -109,6 +109,11 @@ typedef enum dendp_tok_prefix {
     DENDP_PREFIX_FIRST_WORD /* at the beginning only, and not before a space */
 } dendp_tok_prefix;
 
+/* A slot of the table of texts: more bits of the hash, so that most others are told apart here; id NONE is empty. */
+typedef struct dendp_tok_slot {
+    uint32_t tag, id;
+} dendp_tok_slot;
+
 /* A slot of the table of merges; rank NONE is empty. */
 typedef struct dendp_merge {
     uint32_t left, right, rank, made;
@@ -127,10 +132,10 @@ typedef struct dendp_tokenizer {
     dendp_tok_prefix prefix; /* of pieces */
     void *block;
     uint64_t block_bytes;
-    char *bytes;          /* each token's bytes, or text where it is silent, and a 0 behind it */
-    uint32_t *offsets;    /* [V + 1] where a token's begin in there */
-    unsigned char *flags; /* [V] */
-    uint32_t *table;      /* text to token, by hash */
+    char *bytes;           /* each token's bytes, or text where it is silent, and a 0 behind it */
+    uint32_t *offsets;     /* [V + 1] where a token's begin in there */
+    unsigned char *flags;  /* [V] */
+    dendp_tok_slot *table; /* text to token, by hash */
     uint32_t table_mask;
     uint32_t merge_mask, merge_shift;
     dendp_merge *merges; /* (left, right) to rank and token, by hash; unless by_score */
@@ -139,7 +144,9 @@ typedef struct dendp_tokenizer {
     uint32_t *joins;     /* of pieces: [256][8] set of bytes that follow a byte inside of a PLAIN token */
     uint32_t *specials;  /* control and user-defined tokens in the order of their texts' bytes */
     uint32_t n_specials;
-    uint32_t starts[2][8];  /* set of first bytes: of user-defined tokens, of all special ones */
+    uint32_t first[257]; /* where those with a first byte begin in there */
+    uint32_t
+        *starts[2]; /* [2048] set of first two bytes, the second one low: of user-defined tokens, of all */
     uint32_t byte_ids[256]; /* token of each byte, or NONE */
 } dendp_tokenizer;
 
@@ -159,14 +166,16 @@ static uint64_t dendp_tok_hash(uint64_t h, const char *s, size_t n) {
 
 /* The PLAIN token whose bytes are s[n] and have that hash, or NONE. */
 static uint32_t dendp_tok_plain(const dendp_tokenizer *t, uint64_t hash, const void *s, size_t n) {
-    uint32_t slot;
-    for (slot = (uint32_t)dendp_mix64(hash);; slot++) {
-        uint32_t id = t->table[slot &= t->table_mask];
+    uint64_t mixed = dendp_mix64(hash);
+    uint32_t slot = (uint32_t)mixed, tag = (uint32_t)(mixed >> 32);
+    for (;; slot++) {
+        dendp_tok_slot e = t->table[slot &= t->table_mask];
         const char *bytes;
         size_t len;
-        if (id == DENDP_TOK_NONE) return id;
-        bytes = dendp_tok_at(t, id, &len);
-        if (len == n && (t->flags[id] & DENDP_TOK_PLAIN) && memcmp(bytes, s, n) == 0) return id;
+        if (e.id == DENDP_TOK_NONE) return e.id;
+        if (e.tag != tag) continue;
+        bytes = dendp_tok_at(t, e.id, &len);
+        if (len == n && (t->flags[e.id] & DENDP_TOK_PLAIN) && memcmp(bytes, s, n) == 0) return e.id;
     }
 }
 
@@ -213,18 +222,20 @@ static uint32_t dendp_tok_find2(const dendp_tokenizer *t, const char *a, size_t 
     }
     for (plain = 2; plain-- > 0;) { /* as a plain token's, then as any other's */
         uint64_t h = DENDP_TOK_HASH;
-        uint32_t slot;
+        uint32_t slot, tag;
         if (plain) {
             if (!dendp_tok_hash_spelled(t, a, na, &h) || !dendp_tok_hash_spelled(t, b, nb, &h)) continue;
         } else {
             h = dendp_tok_hash(dendp_tok_hash(h, a, na), b, nb);
         }
-        for (slot = (uint32_t)dendp_mix64(h);; slot++) {
-            uint32_t id = t->table[slot &= t->table_mask];
+        h = dendp_mix64(h);
+        tag = (uint32_t)(h >> 32);
+        for (slot = (uint32_t)h;; slot++) {
+            uint32_t id = t->table[slot &= t->table_mask].id;
             size_t k = 0, len;
             if (id == DENDP_TOK_NONE) break;
-            if ((t->flags[id] & DENDP_TOK_PLAIN) != plain || !dendp_tok_matches(t, id, a, na, &k) ||
-                !dendp_tok_matches(t, id, b, nb, &k)) {
+            if (t->table[slot].tag != tag || (t->flags[id] & DENDP_TOK_PLAIN) != plain ||
+                !dendp_tok_matches(t, id, a, na, &k) || !dendp_tok_matches(t, id, b, nb, &k)) {
                 continue;
             }
             dendp_tok_at(t, id, &len);
@@ -366,7 +377,9 @@ static void dendp_tok_layout(dendp_tokenizer *t, const dendp_tok_source *src, de
     t->merge_mask = (uint32_t)(n_merges - 1);
     for (t->merge_shift = 64; n_merges > (uint64_t)1 << (64 - t->merge_shift);) t->merge_shift--;
     t->merges = (dendp_merge *)dendp_carve(c, n_merges, sizeof *t->merges);
-    t->table = (uint32_t *)dendp_carve(c, n_table, sizeof *t->table);
+    t->table = (dendp_tok_slot *)dendp_carve(c, n_table, sizeof *t->table);
+    t->starts[0] = (uint32_t *)dendp_carve(c, 2 * 2048, sizeof *t->starts[0]);
+    t->starts[1] = t->starts[0] ? t->starts[0] + 2048 : NULL;
     t->offsets = (uint32_t *)dendp_carve(c, (uint64_t)t->n_vocab + 1, sizeof *t->offsets);
     t->specials = (uint32_t *)dendp_carve(c, (uint64_t)src->n_specials + DENDP_N_KINS, sizeof *t->specials);
     t->ranks = (uint32_t *)dendp_carve(c, t->by_score ? t->n_vocab : 0, sizeof *t->ranks);
@@ -465,14 +478,17 @@ static dend_status dendp_tok_load_tokens(dendp_tokenizer *t, dendp_tok_source *s
             for (i = 1; t->joins && i < n; i++) t->joins[b[i - 1] * 8 + (b[i] >> 5)] |= 1u << (b[i] & 31u);
         }
         if (n == 0 || (flags & DENDP_TOK_BYTE)) continue;
-        if (dendp_tok_find(t, e.s, e.n) != DENDP_TOK_NONE) {
+        h = dendp_tok_hash(DENDP_TOK_HASH, bytes, n);
+        if ((flags & DENDP_TOK_PLAIN ? dendp_tok_plain(t, h, bytes, n) : dendp_tok_find(t, e.s, e.n)) !=
+            DENDP_TOK_NONE) {
             return DENDP_FAIL(err, DEND_ERR_FORMAT, "two tokens have one text", e.where);
         }
-        h = dendp_tok_hash(DENDP_TOK_HASH, bytes, n);
-        for (slot = (uint32_t)dendp_mix64(h) & t->table_mask; t->table[slot] != DENDP_TOK_NONE;) {
+        h = dendp_mix64(h);
+        for (slot = (uint32_t)h & t->table_mask; t->table[slot].id != DENDP_TOK_NONE;) {
             slot = (slot + 1) & t->table_mask;
         }
-        t->table[slot] = id;
+        t->table[slot].tag = (uint32_t)(h >> 32);
+        t->table[slot].id = id;
     }
     return DEND_OK;
 }
@@ -494,8 +510,19 @@ static dend_status dendp_tok_load_merges(dendp_tokenizer *t, dendp_tok_source *s
     uint32_t rank, id;
     dendp_tok_pair p;
     for (rank = 0; rank < src->n_merges && src->next_merge(src, &p, &status, err); rank++) {
-        uint32_t left = dendp_tok_find(t, p.left, p.n_left), right = dendp_tok_find(t, p.right, p.n_right);
-        uint32_t made = dendp_tok_find2(t, p.left, p.n_left, p.right, p.n_right);
+        uint32_t left = DENDP_TOK_NONE, right = DENDP_TOK_NONE, made = DENDP_TOK_NONE;
+        char bytes[256];
+        size_t n, n2;
+        if (p.n_left < 128 && p.n_right < 128 && dendp_tok_decode(t->spelling, p.left, p.n_left, bytes, &n) &&
+            dendp_tok_decode(t->spelling, p.right, p.n_right, bytes + n, &n2)) {
+            uint64_t h = dendp_tok_hash(DENDP_TOK_HASH, bytes, n);
+            left = dendp_tok_plain(t, h, bytes, n);
+            right = dendp_tok_plain(t, dendp_tok_hash(DENDP_TOK_HASH, bytes + n, n2), bytes + n, n2);
+            made = dendp_tok_plain(t, dendp_tok_hash(h, bytes + n, n2), bytes, n + n2);
+        }
+        if (left == DENDP_TOK_NONE) left = dendp_tok_find(t, p.left, p.n_left);
+        if (right == DENDP_TOK_NONE) right = dendp_tok_find(t, p.right, p.n_right);
+        if (made == DENDP_TOK_NONE) made = dendp_tok_find2(t, p.left, p.n_left, p.right, p.n_right);
         if (left == DENDP_TOK_NONE || right == DENDP_TOK_NONE || made == DENDP_TOK_NONE) {
             return DENDP_FAIL(err, DEND_ERR_FORMAT, "merge of texts that are no tokens", p.where);
         }
@@ -542,20 +569,27 @@ static int dendp_tok_compare(const void *ctx, uint32_t a, uint32_t b) {
 
 /* The sorted list of special tokens, and the sets of their first bytes. */
 static dend_status dendp_tok_load_specials(dendp_tokenizer *t, const dendp_tok_source *src, dend_error *err) {
-    uint32_t id, cap = src->n_specials + DENDP_N_KINS;
+    uint32_t id, cap = src->n_specials + DENDP_N_KINS, i, b, second;
     for (id = 0; id < t->n_vocab; id++) {
         size_t n;
         const char *s = dendp_tok_at(t, id, &n);
-        uint32_t bit = 1u << ((unsigned char)s[0] & 31u), word = (unsigned char)s[0] >> 5;
         if (n == 0 || !(t->flags[id] & (DENDP_TOK_CONTROL | DENDP_TOK_USER))) continue;
         if (t->n_specials == cap) {
             return DENDP_FAIL(err, DEND_ERR_FORMAT, "more special tokens than were counted", 0);
         }
         t->specials[t->n_specials++] = id;
-        t->starts[1][word] |= bit;
-        if (t->flags[id] & DENDP_TOK_USER) t->starts[0][word] |= bit;
+        for (second = 0; second < 256; second++) { /* one byte alone may have any behind it */
+            uint32_t two = (uint32_t)(unsigned char)s[0] << 8 | second;
+            if (n > 1 && second != (unsigned char)s[1]) continue;
+            t->starts[1][two >> 5] |= 1u << (two & 31u);
+            if (t->flags[id] & DENDP_TOK_USER) t->starts[0][two >> 5] |= 1u << (two & 31u);
+        }
     }
     dendp_heap_sort(t->specials, t->n_specials, dendp_tok_compare, t);
+    for (i = b = 0; b < 257; b++) {
+        while (i < t->n_specials && (unsigned char)t->bytes[t->offsets[t->specials[i]]] < b) i++;
+        t->first[b] = i;
+    }
     return DEND_OK;
 }
 
@@ -597,6 +631,7 @@ static dend_status dendp_tokenizer_build(dendp_tokenizer *t, dendp_tok_source *s
         dendp_tok_layout(t, src, &carver);
         if (t->spelling != DENDP_SPELL_PIECES) t->joins = NULL;
         if (t->joins) memset(t->joins, 0, 256 * 8 * sizeof *t->joins);
+        memset(t->starts[0], 0, 2 * 2048 * sizeof *t->starts[0]);
         memset(t->table, 0xff, ((size_t)t->table_mask + 1) * sizeof *t->table);
         memset(t->merges, 0xff, ((size_t)t->merge_mask + 1) * sizeof *t->merges);
         status = dendp_tok_load_tokens(t, src, err);
@@ -619,9 +654,9 @@ static dend_status dendp_tokenizer_build(dendp_tokenizer *t, dendp_tok_source *s
  * sorted list are those that begin with the k bytes seen so far. */
 static uint32_t dendp_tok_special(const dendp_tokenizer *t, const unsigned char *s, size_t n,
                                   uint32_t which) {
-    uint32_t lo = 0, hi = t->n_specials, found = DENDP_TOK_NONE;
+    uint32_t lo = n ? t->first[s[0]] : 0, hi = n ? t->first[s[0] + 1] : 0, found = DENDP_TOK_NONE;
     size_t k;
-    for (k = 0; lo < hi; k++) {
+    for (k = 1; lo < hi; k++) {
         uint32_t first = lo, last = hi, end = hi;
         if (t->offsets[t->specials[lo] + 1] - t->offsets[t->specials[lo]] - 1 == k) {
             if (t->flags[t->specials[lo]] & which) found = t->specials[lo];

@@ -36,17 +36,26 @@
  * ======================================================================== */
 
 enum {
-    DENDP_TOK_SHORT = 24,  /* bytes of a word that is merged by scanning */
-    DENDP_TOK_MEDIUM = 256 /* bytes of a word whose heap lies on the stack */
+    DENDP_TOK_SHORT = 24,   /* bytes of a word that is merged by scanning */
+    DENDP_TOK_MEDIUM = 256, /* bytes of a word whose heap lies on the stack */
+    DENDP_TOK_CACHED = 512  /* words of one call that are remembered */
 };
+
+/* A short word and its tokens. Text repeats its words: most of a long one is looked up here. n 0: empty. */
+typedef struct dendp_tok_cached {
+    unsigned char n, n_tokens, s[14];
+    int32_t tokens[4];
+} dendp_tok_cached;
 
 /* One call of encode: where tokens go, and memory for long words. */
 typedef struct dendp_tok_run {
     const dendp_tokenizer *t;
     int32_t *out;
-    size_t cap, n;    /* n counts on when out is full */
-    bool unknown;     /* the last token stands for a character without one */
-    void *scratch[2]; /* of a word's list, and of its bytes where they are not those of the text */
+    size_t cap, n;           /* n counts on when out is full */
+    bool unknown;            /* the last token stands for a character without one */
+    size_t n_unknown;        /* characters without one */
+    dendp_tok_cached *cache; /* [CACHED], or NULL */
+    void *scratch[2];        /* of a word's list, and of its bytes where they are not those of the text */
     uint64_t scratch_bytes[2];
 } dendp_tok_run;
 
@@ -65,9 +74,12 @@ static void dendp_tok_emit_bytes(dendp_tok_run *run, const unsigned char *s, siz
     for (i = 0; i < n; i++) all = all && t->byte_ids[s[i]] != DENDP_TOK_NONE;
     if (all) {
         for (i = 0; i < n; i++) dendp_tok_emit(run, t->byte_ids[s[i]]);
-    } else if (!run->unknown && t->unk >= 0) {
-        dendp_tok_emit(run, (uint32_t)t->unk);
-        run->unknown = true;
+    } else {
+        run->n_unknown++;
+        if (!run->unknown && t->unk >= 0) {
+            dendp_tok_emit(run, (uint32_t)t->unk);
+            run->unknown = true;
+        }
     }
 }
 
@@ -244,8 +256,8 @@ static void *dendp_tok_scratch(dendp_tok_run *run, uint32_t which, uint64_t n) {
     return run->scratch[which];
 }
 
-/* The tokens of one word s[n], n > 0. Returns: OK, MEMORY. */
-static dend_status dendp_tok_encode_word(dendp_tok_run *run, const unsigned char *s, size_t n) {
+/* Merges one word s[n], n > 0. Returns: OK, MEMORY. */
+static dend_status dendp_tok_merge_word(dendp_tok_run *run, const unsigned char *s, size_t n) {
     dendp_tok_list w;
     if (run->t->spelling == DENDP_SPELL_BYTES) {
         uint32_t id = n == 1                ? run->t->byte_ids[s[0]]
@@ -280,4 +292,27 @@ static dend_status dendp_tok_encode_word(dendp_tok_run *run, const unsigned char
         dendp_tok_merge_list(run, &w, (uint32_t)n);
     }
     return DEND_OK;
+}
+
+/* The tokens of one word s[n], n > 0. Returns: OK, MEMORY. */
+static dend_status dendp_tok_encode_word(dendp_tok_run *run, const unsigned char *s, size_t n) {
+    dendp_tok_cached *c;
+    size_t first = run->n, n_unknown = run->n_unknown, i;
+    uint64_t words[2] = {0, 0};
+    dend_status status;
+    if (!run->cache || n < 2 || n > sizeof c->s) return dendp_tok_merge_word(run, s, n);
+    memcpy(words, s, n);
+    c = &run->cache[dendp_mix64(words[0] ^ words[1] * 0x9e3779b97f4a7c15u) % DENDP_TOK_CACHED];
+    if (c->n == n && memcmp(c->s, s, n) == 0) {
+        for (i = 0; i < c->n_tokens; i++) dendp_tok_emit(run, (uint32_t)c->tokens[i]);
+        return DEND_OK;
+    }
+    status = dendp_tok_merge_word(run, s, n);
+    if (status == DEND_OK && run->n - first <= 4 && run->n <= run->cap && run->n_unknown == n_unknown) {
+        c->n = (unsigned char)n;
+        c->n_tokens = (unsigned char)(run->n - first);
+        memcpy(c->s, s, n);
+        memcpy(c->tokens, run->out + first, (run->n - first) * sizeof *c->tokens);
+    }
+    return status;
 }

@@ -102,36 +102,64 @@ static bool dendp_tok_wants_space(const dendp_tokenizer *t, const unsigned char 
     return false;
 }
 
-/* Splits text[n_bytes] into tokens: dend_tokenize says how. Ordinary words use
- * the stack, words over 256 bytes the allocator (02.12), which must be
+/* A part of a text, [begin, end). */
+typedef struct dendp_tok_range {
+    size_t begin, end;
+} dendp_tok_range;
+
+/* The longest special token with which s[n] begins; of control tokens only one within s[n_control]. */
+static uint32_t dendp_tok_special_here(const dendp_tokenizer *t, const unsigned char *s, size_t n,
+                                       size_t n_control) {
+    uint32_t any, control, which = DENDP_TOK_USER | DENDP_TOK_CONTROL;
+    if (n_control == n) return dendp_tok_special(t, s, n, which);
+    any = dendp_tok_special(t, s, n, DENDP_TOK_USER);
+    control = n_control ? dendp_tok_special(t, s, n_control, DENDP_TOK_CONTROL) : DENDP_TOK_NONE;
+    if (any == DENDP_TOK_NONE || control == DENDP_TOK_NONE) return any == DENDP_TOK_NONE ? control : any;
+    return t->offsets[any + 1] - t->offsets[any] > t->offsets[control + 1] - t->offsets[control] ? any
+                                                                                                 : control;
+}
+
+/* Splits text[n_bytes] into tokens: dend_tokenize says how. Control tokens are
+ * looked for in ranges[n_ranges] alone, which ascend and do not touch. Ordinary
+ * words use the stack, words over 256 bytes the allocator (02.12), which must be
  * thread-safe if calls are to overlap.
- * Returns: OK; BUFFER; MEMORY; UNSUPPORTED without a vocabulary; ARGUMENT. */
-static dend_status dendp_tokenizer_encode(const dendp_tokenizer *t, const char *text, size_t n_bytes,
-                                          uint32_t flags, int32_t *out, size_t cap, size_t *n_out) {
+ * Returns: OK; BUFFER; MEMORY; UNSUPPORTED without a vocabulary. */
+static dend_status dendp_tokenizer_encode_ranges(const dendp_tokenizer *t, const char *text, size_t n_bytes,
+                                                 const dendp_tok_range *ranges, size_t n_ranges,
+                                                 uint32_t flags, int32_t *out, size_t cap, size_t *n_out) {
     const unsigned char *s = (const unsigned char *)text;
-    uint32_t all = flags & DEND_TOKENIZE_SPECIAL ? 1 : 0;
-    uint32_t which = all ? DENDP_TOK_USER | DENDP_TOK_CONTROL : DENDP_TOK_USER;
-    const uint32_t *starts = t->starts[all];
+    dendp_tok_cached cache[DENDP_TOK_CACHED]; /* 16 KB */
     dendp_tok_run run;
-    size_t at = 0;
+    size_t at = 0, r = 0, i;
     dend_status status = DEND_OK;
-    if (!n_out || (!text && n_bytes) || (!out && cap) ||
-        (flags & ~(uint32_t)(DEND_TOKENIZE_SPECIAL | DEND_TOKENIZE_ADD_BOS | DEND_TOKENIZE_ADD_EOS))) {
-        return DEND_ERR_ARGUMENT;
-    }
     if (t->n_vocab == 0) return DEND_ERR_UNSUPPORTED;
     memset(&run, 0, sizeof run);
     run.t = t;
     run.out = out;
     run.cap = cap;
+    if (n_bytes >= DENDP_TOK_CACHED) { /* short texts are done before it pays */
+        for (i = 0; i < DENDP_TOK_CACHED; i++) cache[i].n = 0;
+        run.cache = cache;
+    }
     if ((flags & DEND_TOKENIZE_ADD_BOS) && t->add_bos) dendp_tok_emit(&run, (uint32_t)t->bos);
     while (at < n_bytes && status == DEND_OK) {
         uint32_t special = DENDP_TOK_NONE;
         size_t end = at;
-        for (; end < n_bytes; end++) {
-            if ((starts[s[end] >> 5] >> (s[end] & 31u) & 1u) == 0) continue;
-            special = dendp_tok_special(t, s + end, n_bytes - end, which);
-            if (special != DENDP_TOK_NONE) break;
+        while (end < n_bytes && special == DENDP_TOK_NONE) {
+            size_t stop = n_bytes, inside = 0; /* up to `stop` nothing changes */
+            const uint32_t *starts;
+            while (r < n_ranges && ranges[r].end <= end) r++;
+            if (r < n_ranges) {
+                inside = ranges[r].begin <= end ? 1 : 0;
+                stop = inside ? ranges[r].end : ranges[r].begin;
+            }
+            starts = t->starts[inside];
+            for (; end < stop; end++) {
+                uint32_t two = (uint32_t)s[end] << 8 | (end + 1 < n_bytes ? s[end + 1] : 0u);
+                if (end + 1 < n_bytes && (starts[two >> 5] >> (two & 31u) & 1u) == 0) continue;
+                special = dendp_tok_special_here(t, s + end, n_bytes - end, inside ? stop - end : 0);
+                if (special != DENDP_TOK_NONE) break;
+            }
         }
         if (t->spelling == DENDP_SPELL_PIECES && at < end) {
             bool space = dendp_tok_wants_space(t, s + at, end - at, at == 0);
@@ -156,6 +184,20 @@ static dend_status dendp_tokenizer_encode(const dendp_tokenizer *t, const char *
     if (status != DEND_OK) return status;
     *n_out = run.n;
     return run.n > cap ? DEND_ERR_BUFFER : DEND_OK;
+}
+
+/* The same with the flags of dend_tokenize.  Returns: those; ARGUMENT. */
+static dend_status dendp_tokenizer_encode(const dendp_tokenizer *t, const char *text, size_t n_bytes,
+                                          uint32_t flags, int32_t *out, size_t cap, size_t *n_out) {
+    dendp_tok_range all;
+    if (!n_out || (!text && n_bytes) || (!out && cap) ||
+        (flags & ~(uint32_t)(DEND_TOKENIZE_SPECIAL | DEND_TOKENIZE_ADD_BOS | DEND_TOKENIZE_ADD_EOS))) {
+        return DEND_ERR_ARGUMENT;
+    }
+    all.begin = 0;
+    all.end = n_bytes;
+    return dendp_tokenizer_encode_ranges(t, text, n_bytes, &all, flags & DEND_TOKENIZE_SPECIAL ? 1 : 0, flags,
+                                         out, cap, n_out);
 }
 
 /* The text of tokens[n]: dend_detokenize says how.  Returns: OK; BUFFER; TOKEN; UNSUPPORTED; ARGUMENT. */

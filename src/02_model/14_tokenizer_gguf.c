@@ -114,7 +114,7 @@ static dend_status dendp_tok_gguf_names(dendp_tok_source *src, const dendp_gguf 
 
 static uint32_t dendp_tok_gguf_type(const dendp_tok_source *src, uint64_t id) {
     const dendp_gguf_kv *types = (const dendp_gguf_kv *)src->types;
-    return types ? dendp_load32(types->elems + 4 * id) : DENDP_TOKEN_NORMAL;
+    return types ? dendp_load32(types->elems + 4 * id) : (uint32_t)DENDP_TOKEN_NORMAL;
 }
 
 static bool dendp_tok_gguf_token(dendp_tok_source *src, dendp_tok_entry *e, dend_status *status,

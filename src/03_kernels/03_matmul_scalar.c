@@ -39,10 +39,29 @@ typedef void (*dendp_float_fn)(const unsigned char *panel, uint32_t k, const flo
 #define DENDP_MATMUL_ROWS                                                                                    \
     64 /* rows that one call of a kernel takes at most: their sums and bytes stay in cache */
 
+#if DENDP_WINDOWS && !defined(__FMA__)
+/* a * b + c, rounded once, for C libraries whose fmaf rounds twice (MinGW's). The product is exact in double
+ * precision. The sum's error is found (Knuth's two-sum), and where there is one, the sum is made odd, toward
+ * the exact value: rounding that to single precision then is right (Boldo and Melquiond, "Emulation of a FMA
+ * and correctly rounded sums", IEEE Transactions on Computers 2008). */
+static float dendp_fma_soft(float a, float b, float c) {
+    double p = (double)a * (double)b, s = p + (double)c, t = s - p, e = (p - (s - t)) + ((double)c - t);
+    uint64_t bits;
+    memcpy(&bits, &s, 8);
+    if ((bits >> 52 & 2047u) != 2047u && (bits & 1u) == 0 && e != 0.0) {
+        bits += (e > 0.0) == (s > 0.0) ? 1u : UINT64_MAX;
+        memcpy(&s, &bits, 8);
+    }
+    return (float)s;
+}
+#endif
+
 /* a * b + c, rounded once. Under -ffast-math clang makes fmaf a product and a
  * sum, in every place where it knows what is called. */
 static float dendp_fma(float a, float b, float c) {
-#if defined(__clang__) && defined(__FAST_MATH__)
+#if DENDP_WINDOWS && !defined(__FMA__)
+    return dendp_fma_soft(a, b, c);
+#elif defined(__clang__) && defined(__FAST_MATH__)
     float (*volatile function)(float, float, float) = fmaf;
     return function(a, b, c);
 #else

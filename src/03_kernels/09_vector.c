@@ -80,7 +80,7 @@ static void dendp_silu_mul_scalar(const float *gate, const float *up, uint32_t n
 /* y = gelu(gate) * up, gelu(g) = g/2 * (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))), the approximation of
  * Hendrycks and Gimpel (2016).  As (1 + tanh z)/2 = 1/(1 + e^-2z), it is SiLU with another exponent,
  * here g * (C1 + C3 * g^2) as a power of two.  All [n]. */
-#define DENDP_GELU_C1 (-2.30220819814432488f) /* -2 log2(e) sqrt(2/pi) */
+#define DENDP_GELU_C1 (-2.30220819814432488f)  /* -2 log2(e) sqrt(2/pi) */
 #define DENDP_GELU_C3 (-0.102943239580023487f) /* and times 0.044715 */
 static void dendp_gelu_mul_scalar(const float *gate, const float *up, uint32_t n, float *y) {
     uint32_t i;
@@ -813,15 +813,17 @@ typedef struct dendp_vector_ops {
 /* DEFAULT = the best that this processor has. */
 static const dendp_vector_ops *dendp_vector_ops_get(dend_isa isa) {
     static const dendp_vector_ops scalar = {
-        dendp_rms_norm_scalar, dendp_silu_mul_scalar, dendp_gelu_mul_scalar,  dendp_softmax_scalar,    dendp_sum_exp_scalar,
-        dendp_blend_scalar,    dendp_max_index_scalar, dendp_next_above_scalar, dendp_next_lift_scalar};
+        dendp_rms_norm_scalar,  dendp_silu_mul_scalar,   dendp_gelu_mul_scalar,
+        dendp_softmax_scalar,   dendp_sum_exp_scalar,    dendp_blend_scalar,
+        dendp_max_index_scalar, dendp_next_above_scalar, dendp_next_lift_scalar};
 #if DENDP_X86
-    static const dendp_vector_ops avx2 = {dendp_rms_norm_avx2,   dendp_silu_mul_avx2, dendp_gelu_mul_avx2, dendp_softmax_avx2,
-                                          dendp_sum_exp_avx2,    dendp_blend_avx2,    dendp_max_index_avx2,
-                                          dendp_next_above_avx2, dendp_next_lift_avx2};
+    static const dendp_vector_ops avx2 = {dendp_rms_norm_avx2,  dendp_silu_mul_avx2,   dendp_gelu_mul_avx2,
+                                          dendp_softmax_avx2,   dendp_sum_exp_avx2,    dendp_blend_avx2,
+                                          dendp_max_index_avx2, dendp_next_above_avx2, dendp_next_lift_avx2};
     static const dendp_vector_ops avx512 = {
-        dendp_rms_norm_avx512, dendp_silu_mul_avx512, dendp_gelu_mul_avx512, dendp_softmax_avx512,  dendp_sum_exp_avx512,
-        dendp_blend_avx2,      dendp_max_index_avx2,  dendp_next_above_avx2, dendp_next_lift_avx2};
+        dendp_rms_norm_avx512, dendp_silu_mul_avx512, dendp_gelu_mul_avx512,
+        dendp_softmax_avx512,  dendp_sum_exp_avx512,  dendp_blend_avx2,
+        dendp_max_index_avx2,  dendp_next_above_avx2, dendp_next_lift_avx2};
     if ((isa == DEND_ISA_DEFAULT || isa == DEND_ISA_AVX512) &&
         (dendp_cpu_features() & DENDP_AVX512_NEEDS) == DENDP_AVX512_NEEDS) {
         return &avx512;
@@ -831,8 +833,8 @@ static const dendp_vector_ops *dendp_vector_ops_get(dend_isa isa) {
     }
 #elif DENDP_ARM64
     static const dendp_vector_ops neon = {
-        dendp_rms_norm_neon,    dendp_silu_mul_neon, dendp_gelu_mul_neon,     dendp_softmax_neon,
-        dendp_sum_exp_neon,     dendp_blend_scalar, /* fma is an instruction there */
+        dendp_rms_norm_neon,    dendp_silu_mul_neon,     dendp_gelu_mul_neon,
+        dendp_softmax_neon,     dendp_sum_exp_neon,      dendp_blend_scalar, /* fma is an instruction there */
         dendp_max_index_scalar, dendp_next_above_scalar, dendp_next_lift_scalar};
     if (isa != DEND_ISA_SCALAR) { /* every AArch64 processor has it */
         return &neon;

@@ -64,7 +64,7 @@ typedef struct dendp_group_desc {
 typedef struct dendp_cache_desc {
     uint32_t n_groups;
     const dendp_group_desc *groups;
-    uint32_t n_blocks; /* of each group */
+    uint32_t n_blocks;        /* of each group */
     uint32_t n_window_blocks; /* of each group with a window instead; 0 = n_blocks */
     uint32_t block_tokens, n_seqs, n_ctx, n_logits;
     uint32_t n_holds;    /* records that a batch may hold at once */
@@ -743,7 +743,8 @@ static dend_status dendp_cache_rewind(dendp_cache *c, dendp_slot *slot, uint32_t
 /* How many leading blocks of a windowed group lie wholly below `pos`, with
  * table nodes reserved for giving them up: 0 when they are given up already.
  * UNSUPPORTED for the first group, whose blocks carry the text. */
-static dend_status dendp_trim_reserve(dendp_cache *c, uint32_t record, uint32_t g, uint32_t pos, uint32_t *out) {
+static dend_status dendp_trim_reserve(dendp_cache *c, uint32_t record, uint32_t g, uint32_t pos,
+                                      uint32_t *out) {
     uint32_t n = dendp_min_u32(pos, c->records[record].len) / c->desc.block_tokens, need;
     const dendp_table *t = dendp_cache_table(c, record, g);
     *out = n > t->first ? n : 0;

@@ -82,7 +82,7 @@ static uint32_t dendp_past_token(const dendp_choice *c, uint32_t k) {
 }
 
 static bool dendp_bias_bans(float bias) {
-    return bias <= DEND_BAN || dendp_f32_bits(bias) == 0xff800000u;
+    return dendp_finite(bias) ? bias <= DEND_BAN : dendp_f32_bits(bias) == 0xff800000u;
 }
 
 static void dendp_choice_ban(void *ctx, uint32_t token) {

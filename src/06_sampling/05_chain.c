@@ -236,6 +236,12 @@ static dend_status dendp_choose(const dendp_vector_ops *ops, const float *logits
     return dendp_chain_run(ops, logits, n, p, stream, position, past, ids, x, z, out);
 }
 
+/* Whether a sum of surprises is zero or more, and below 2^100: its bits tell, also under -ffast-math. */
+static bool dendp_surprise_ok(double sum) {
+    uint64_t bits = dendp_load64(&sum);
+    return bits << 1 == 0 || bits < 0x4630000000000000u;
+}
+
 DEND_IMPL size_t dend_sample_scratch(uint32_t n, uint32_t n_tokens) {
     return (2 * (size_t)n + n_tokens) * sizeof(uint32_t);
 }
@@ -248,7 +254,7 @@ DEND_IMPL dend_status dend_sample_after(const float *logits, uint32_t n, const d
     const dend_sample_past none = {NULL, 0, 0, 0.0};
     past = past ? past : &none;
     if (!logits || n == 0 || !scratch || !out || (!past->tokens && past->n_tokens) ||
-        !(past->surprise >= 0.0 && past->surprise <= 1e30)) {
+        !dendp_surprise_ok(past->surprise)) {
         return DEND_ERR_ARGUMENT;
     }
     ids = (uint32_t *)(void *)(x + n);

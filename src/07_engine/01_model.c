@@ -35,6 +35,7 @@ struct dend_model {
     dendp_config config;
     bool has_weights, has_tokenizer;
     dendp_tokenizer tokenizer;
+    dendp_chat chat;
     char name[128], architecture[32];
     uint64_t n_params;
     uint64_t fingerprint; /* dendp_model_fingerprint */
@@ -281,6 +282,15 @@ static void dendp_model_text(const dendp_gguf *g, const char *key, char *dst, si
     }
 }
 
+/* The form of conversations, if the file's template is one that we know. */
+static void dendp_model_load_chat(dend_model *m, const dendp_gguf *g) {
+    const char *s;
+    uint64_t len;
+    if (dendp_gguf_str(g, "tokenizer.chat_template", &s, &len) == DENDP_FOUND) {
+        dendp_chat_recognise(&m->chat, s, (size_t)len);
+    }
+}
+
 /* Reads the configuration, and measures what the weights will take. */
 static dend_status dendp_model_measure(dend_model *m, const dendp_gguf *g, dend_error *err) {
     dendp_carver c;
@@ -443,6 +453,59 @@ typedef struct dendp_model_text_file {
     size_t *n;
 } dendp_model_text_file;
 
+/* A template that stands in a JSON string. */
+static dend_status dendp_model_json_chat(dend_model *m, const dendp_json *string, dend_error *err) {
+    char *text = (char *)dendp_alloc(&m->allocator, string->len + 1);
+    if (!text) {
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the chat template", 0);
+    }
+    if (dendp_json_copy(string, text, string->len + 1)) {
+        dendp_chat_recognise(&m->chat, text, (size_t)string->len);
+    }
+    dendp_free(&m->allocator, text, string->len + 1);
+    return DEND_OK;
+}
+
+/* The form of conversations of a folder: chat_template.jinja, or else chat_template in tokenizer_config.json, a
+ * string or a list of {name, template} of which "default" counts. One that cannot be read is none. */
+static dend_status dendp_model_folder_chat(dend_model *m, dendp_folder *f, const char *config,
+                                           size_t n_config, dend_error *err) {
+    dendp_file file;
+    dendp_json j, value, name;
+    dend_status status = DEND_OK;
+    memset(&file, 0, sizeof file);
+    if (f->dir) {
+        status = dendp_folder_file(f, "chat_template.jinja", DENDP_HF_MAX_CONFIG, true, &file, err);
+    }
+    if (status == DEND_OK && file.size > 0) {
+        dendp_chat_recognise(&m->chat, (const char *)file.data, (size_t)file.size);
+    } else if (status == DEND_OK && n_config > 0) {
+        dendp_json_open(&j, config, n_config, 0);
+        if (dendp_json_next(&j, NULL) != DEND_OK || j.kind != DENDP_JSON_OBJECT ||
+            dendp_json_member(&j, "chat_template", &value, NULL) != DEND_OK) {
+            return DEND_OK;
+        }
+        if (value.kind == DENDP_JSON_STRING) {
+            status = dendp_model_json_chat(m, &value, err);
+        }
+        while (value.kind != DENDP_JSON_STRING && value.kind != DENDP_JSON_END && /* a list of templates */
+               dendp_json_next(&value, NULL) == DEND_OK && value.kind == DENDP_JSON_OBJECT) {
+            if (dendp_json_member(&value, "name", &name, NULL) == DEND_OK && name.kind == DENDP_JSON_STRING &&
+                dendp_json_is(&name, "default") &&
+                dendp_json_member(&value, "template", &name, NULL) == DEND_OK &&
+                name.kind == DENDP_JSON_STRING) {
+                status = dendp_model_json_chat(m, &name, err);
+                break;
+            }
+            if (dendp_json_skip(&value, NULL) != DEND_OK) {
+                break;
+            }
+        }
+    }
+    dendp_file_close(&file);
+    return status;
+}
+
 /* The tokenizer of a folder, or of tokenizer_json in memory. A folder need not have one. */
 static dend_status dendp_model_folder_tokenizer(dend_model *m, dendp_folder *f, dend_error *err) {
     enum { N_FILES = 4 };
@@ -473,6 +536,9 @@ static dend_status dendp_model_folder_tokenizer(dend_model *m, dendp_folder *f, 
         status = dendp_tokenizer_load_json(&m->tokenizer, &files, &m->allocator, err);
         status = dendp_in_file(status, "a file of the tokenizer", err);
         m->has_tokenizer = status == DEND_OK;
+        if (status == DEND_OK) {
+            status = dendp_model_folder_chat(m, f, files.config, files.n_config, err);
+        }
     } else if (status == DEND_OK && desc->vocab_only) {
         status = DENDP_FAIL(err, DEND_ERR_IO, "there is no tokenizer.json", 0);
     }
@@ -512,6 +578,7 @@ static dend_status dendp_model_open(dend_model *m, dendp_gguf *g, const dend_mod
         if (status == DEND_OK && (d->vocab_only || dendp_gguf_find(g, "tokenizer.ggml.model"))) {
             status = dendp_tokenizer_load(&m->tokenizer, g, &m->allocator, err);
             m->has_tokenizer = status == DEND_OK;
+            dendp_model_load_chat(m, g);
         }
     }
     return status;
@@ -585,6 +652,7 @@ DEND_IMPL dend_status dend_model_load(const dend_model_desc *desc, dend_model **
 
 DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out) {
     const dendp_config *c;
+    uint32_t layer = 0;
     if (!out) {
         return;
     }
@@ -603,6 +671,10 @@ DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out
     out->head_dim = c->head_dim;
     out->n_ff = c->n_ff;
     out->n_ctx_train = c->n_ctx_train;
+    out->window = c->window;
+    while (layer < c->n_layers) {
+        out->n_window_layers += dendp_config_slides(c, layer++);
+    }
     out->bos = model->has_tokenizer ? model->tokenizer.bos : -1;
     out->eos = model->has_tokenizer ? model->tokenizer.eos : -1;
     out->eot = model->has_tokenizer ? model->tokenizer.eot : -1;
@@ -633,10 +705,16 @@ DEND_IMPL dend_status dend_tokenize(const dend_model *model, const char *text, s
 }
 
 DEND_IMPL const char *dend_token_bytes(const dend_model *model, int32_t token, size_t *n_bytes) {
+    if (n_bytes) {
+        *n_bytes = 0;
+    }
     return model && model->has_tokenizer ? dendp_tokenizer_bytes(&model->tokenizer, token, n_bytes) : NULL;
 }
 
 DEND_IMPL const char *dend_token_text(const dend_model *model, int32_t token, size_t *n_bytes) {
+    if (n_bytes) {
+        *n_bytes = 0;
+    }
     return model && model->has_tokenizer ? dendp_tokenizer_text(&model->tokenizer, token, n_bytes) : NULL;
 }
 
@@ -659,4 +737,80 @@ DEND_IMPL dend_status dend_detokenize(const dend_model *model, const int32_t *to
 
 DEND_IMPL bool dend_token_is_end(const dend_model *model, int32_t token) {
     return model && model->has_tokenizer && dendp_tokenizer_is_end(&model->tokenizer, token);
+}
+
+DEND_IMPL const char *dend_chat_family(const dend_model *model) {
+    return model && model->chat.style ? model->chat.style->name : NULL;
+}
+
+DEND_IMPL dend_status dend_chat_format(const dend_model *model, const char *family,
+                                       const dend_chat_message *messages, size_t n, uint32_t flags, char *out,
+                                       size_t cap, size_t *n_out) {
+    dendp_chat_writer w;
+    dend_status status;
+    if (!model || (!out && cap)) {
+        return DEND_ERR_ARGUMENT;
+    }
+    if (!model->has_tokenizer || model->tokenizer.n_vocab == 0) {
+        return DEND_ERR_UNSUPPORTED;
+    }
+    memset(&w, 0, sizeof w);
+    w.out = out;
+    w.cap = cap;
+    status = dendp_chat_format(&model->chat, &model->tokenizer, family, messages, n, flags, &w);
+    if (status != DEND_OK) {
+        return status;
+    }
+    if (n_out) {
+        *n_out = w.n;
+    }
+    return w.n > cap ? DEND_ERR_BUFFER : DEND_OK;
+}
+
+DEND_IMPL dend_status dend_chat_tokenize(const dend_model *model, const char *family,
+                                         const dend_chat_message *messages, size_t n, uint32_t flags,
+                                         int32_t *out, size_t cap, size_t *n_out) {
+    dendp_chat_writer w;
+    uint64_t bytes = 0;
+    void *block = NULL;
+    size_t n_tokens = 0;
+    uint32_t add = flags & (DEND_CHAT_FOLLOWS | DEND_CHAT_AFTER_REPLY) ? 0 : DEND_TOKENIZE_ADD_BOS;
+    dend_status status;
+    if (!model || (!out && cap)) {
+        return DEND_ERR_ARGUMENT;
+    }
+    if (!model->has_tokenizer || model->tokenizer.n_vocab == 0) {
+        return DEND_ERR_UNSUPPORTED;
+    }
+    memset(&w, 0, sizeof w);
+    status = dendp_chat_format(&model->chat, &model->tokenizer, family, messages, n, flags, &w);
+    if (status == DEND_OK && w.n > 0) { /* measured: now the ranges, then the text */
+        if (!dendp_mul(w.n_ranges, sizeof *w.ranges, &bytes) || !dendp_add(bytes, w.n, &bytes)) {
+            return DEND_ERR_MEMORY;
+        }
+        block = dendp_alloc(&model->allocator, bytes);
+        if (!block) {
+            return DEND_ERR_MEMORY;
+        }
+        w.ranges = (dendp_tok_range *)block;
+        w.cap_ranges = w.n_ranges;
+        w.out = (char *)(w.ranges + w.n_ranges);
+        w.cap = w.n;
+        status = dendp_chat_format(&model->chat, &model->tokenizer, family, messages, n, flags, &w);
+    }
+    if (status == DEND_OK) {
+        size_t n_bos = 0;
+        const char *bos = dendp_tokenizer_text(&model->tokenizer, model->tokenizer.bos, &n_bos);
+        if (bos && n_bos <= w.n && w.n_ranges > 0 && w.ranges[0].begin == 0 &&
+            memcmp(w.out, bos, n_bos) == 0) {
+            add = 0; /* the template has it */
+        }
+        status = dendp_tokenizer_encode_ranges(&model->tokenizer, w.out, w.n, w.ranges, w.n_ranges, add, out,
+                                               cap, &n_tokens);
+        if (n_out && (status == DEND_OK || status == DEND_ERR_BUFFER)) {
+            *n_out = n_tokens;
+        }
+    }
+    dendp_free(&model->allocator, block, bytes);
+    return status;
 }

@@ -388,7 +388,7 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
 
 /* What all descriptions begin with that are of an engine's user: canaries, the engine, and an allocator, which is the
  * engine's unless one is given. */
-static dend_status dendp_user_resolve(const dend_engine *engine, uint32_t canaries, dend_allocator *allocator,
+static DENDP_UNUSED dend_status dendp_user_resolve(const dend_engine *engine, uint32_t canaries, dend_allocator *allocator,
                                       dend_error *err) {
     if (canaries) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "canary set: the description is not initialised", 0);
@@ -594,6 +594,29 @@ DEND_IMPL dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, co
         return DEND_ERR_CONTEXT_FULL;
     }
     return status == DEND_OK ? dend_seq_append(engine, seq, engine->text_tokens, n) : status;
+}
+
+DEND_IMPL dend_status dend_seq_append_chat(dend_engine *engine, dend_seq seq, const char *family,
+                                           const dend_chat_message *messages, size_t n, uint32_t flags) {
+    dendp_slot *slot;
+    size_t n_tokens = 0;
+    dend_status status;
+    if (!engine) {
+        return DEND_ERR_ARGUMENT;
+    }
+    slot = dendp_cache_slot(&engine->cache, seq);
+    if (!slot) {
+        return DEND_ERR_STALE;
+    }
+    if (engine->cache.records[slot->record].len > 0) {
+        flags |= DEND_CHAT_FOLLOWS;
+    }
+    status = dend_chat_tokenize(engine->model, family, messages, n, flags, engine->text_tokens,
+                                engine->desc.n_ctx, &n_tokens);
+    if (status == DEND_ERR_BUFFER) {
+        return DEND_ERR_CONTEXT_FULL;
+    }
+    return status == DEND_OK ? dend_seq_append(engine, seq, engine->text_tokens, n_tokens) : status;
 }
 
 DEND_IMPL dend_status dend_seq_rewind(dend_engine *engine, dend_seq seq, uint32_t len_tokens) {

@@ -45,6 +45,8 @@
  * calls back walks a copy of the list and looks again at whom it finds.
  * ======================================================================== */
 
+#ifndef DEND_NO_SERVE
+
 #define DENDP_SERVE_AGING 16   /* batches of waiting that are worth one level of priority */
 #define DENDP_SERVE_PATIENCE 4 /* batches without a prompt's row, while one waits */
 #define DENDP_SERVE_MOST_PRIORITY 100
@@ -760,3 +762,5 @@ DEND_IMPL dend_status dend_scheduler_step(dend_scheduler *scheduler, uint64_t bu
     return !scheduler || scheduler->running ? DEND_ERR_ARGUMENT
                                             : dendp_serve_step(scheduler, dendp_deadline(budget_us));
 }
+
+#endif /* DEND_NO_SERVE */
