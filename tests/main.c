@@ -19,6 +19,8 @@
 #include "test_cache_table.c"
 #include "test_cache_codec.c"
 #include "test_cache_sequence.c"
+#include "test_cache_session.c"
+#include "test_cache_prefix.c"
 #include "test_sampling_sampler.c"
 #include "test_sampling_filters.c"
 #include "test_sampling_text.c"
@@ -28,6 +30,7 @@
 #include "test_engine_step.c"
 #include "test_engine_manners.c"
 #include "test_engine_plan.c"
+#include "test_engine_session.c"
 #include "test_engine_layout.c"
 #include "test_engine_windows.c"
 #include "test_engine_report.c"
@@ -61,6 +64,8 @@ int main(int argc, char **argv) {
     RUN_ALONE(cache_table);
     RUN_ALONE(cache_codec);
     RUN_ALONE(cache_sequence);
+    RUN_ALONE(cache_session);
+    RUN_ALONE(cache_prefix);
     RUN_ALONE(sampling_sampler);
     RUN_ALONE(sampling_filters);
     RUN_ALONE(sampling_text);
@@ -70,6 +75,7 @@ int main(int argc, char **argv) {
     RUN(engine_step);
     RUN_ALONE(engine_manners);
     RUN(engine_plan);
+    RUN_ALONE(engine_session);
     RUN(engine_layout);
     RUN(engine_windows);
     RUN_ALONE(engine_report);

@@ -263,22 +263,23 @@ static bool tc_side_save(void *user, uint32_t handle, void *dst) {
     return true;
 }
 
-static uint32_t tc_side_load(void *user, const void *src, uint64_t bytes) {
+static dend_status tc_side_load(void *user, const void *src, uint64_t bytes, uint32_t *handle) {
     tc_side *side = (tc_side *)user;
-    uint32_t n, handle;
+    uint32_t n;
     if (bytes < 4) {
-        return 0;
+        return DEND_ERR_FORMAT;
     }
     memcpy(&n, src, 4);
     if (n > TC_SIDE_NOTES || bytes != 4 + 8 * (uint64_t)n) {
-        return 0;
+        return DEND_ERR_FORMAT;
     }
-    handle = tc_side_take(side);
-    if (handle) {
-        side->items[handle - 1].n = n;
-        memcpy(side->items[handle - 1].notes, (const unsigned char *)src + 4, (size_t)n * 8);
+    *handle = tc_side_take(side);
+    if (!*handle) {
+        return DEND_ERR_NO_BLOCKS;
     }
-    return handle;
+    side->items[*handle - 1].n = n;
+    memcpy(side->items[*handle - 1].notes, (const unsigned char *)src + 4, (size_t)n * 8);
+    return DEND_OK;
 }
 
 /* -- a cache under test ------------------------------------------------------------ */
@@ -291,7 +292,7 @@ typedef struct tc_refs {
     uint32_t *block;                    /* [n_groups][n_blocks] */
     unsigned char *node_state, *pieces; /* [n_nodes], [n_groups][n_blocks] */
     uint32_t *record;                   /* [n_seqs] */
-    uint32_t *roots;                    /* [n_seqs * n_groups] */
+    uint32_t *roots;                    /* [(n_seqs + n_prefixes) * n_groups] */
 } tc_refs;
 
 typedef struct tc_cache {
@@ -304,6 +305,9 @@ typedef struct tc_cache {
     uint32_t codec;
     dendp_cache *c;
     uint64_t bytes;
+    dendp_prefix_tree tree;
+    dendp_snapshot snapshot;
+    void *rest; /* what the two lie in */
     tc_refs refs;
     unsigned char *scratch; /* one tile */
 } tc_cache;
@@ -358,6 +362,7 @@ static tc_cache *tc_new(uint32_t codec, uint32_t n_blocks, uint32_t n_seqs, uint
 
 /* Creates the cache, with n_sidecars (0..2) of the given sizes. */
 static void tc_open(tc_cache *t, uint32_t n_sidecars, uint32_t items0, uint32_t items1) {
+    dendp_carver carver;
     uint32_t i, j;
     t->allocator = test_heap_allocator(&t->heap);
     t->side[0].n_items = items0;
@@ -383,7 +388,20 @@ static void tc_open(tc_cache *t, uint32_t n_sidecars, uint32_t items0, uint32_t 
     t->c = dendp_cache_create(&t->desc, &t->allocator, &t->bytes);
     assert_non_null(t->c);
     assert_int_equal(t->heap.n_live_bytes, t->bytes);
-    tc_refs_open(&t->refs, t->c->nodes.n_nodes, t->desc.n_blocks, t->desc.n_seqs, t->desc.n_groups);
+    tc_refs_open(&t->refs, t->c->nodes.n_nodes, t->desc.n_blocks, t->desc.n_seqs + t->desc.n_prefixes,
+                 t->desc.n_groups);
+    memset(&carver, 0, sizeof carver);
+    dendp_prefix_carve(&t->tree, &t->desc, &carver);
+    dendp_snapshot_carve(&t->snapshot, t->c, &carver);
+    t->rest = malloc((size_t)carver.used + 64);
+    assert_non_null(t->rest);
+    memset(t->rest, 0xa5, (size_t)carver.used + 64);
+    memset(&carver, 0, sizeof carver);
+    carver.base = (unsigned char *)t->rest + (64 - (uintptr_t)t->rest % 64) % 64;
+    dendp_prefix_carve(&t->tree, &t->desc, &carver);
+    dendp_snapshot_carve(&t->snapshot, t->c, &carver);
+    dendp_prefix_open(&t->tree, t->c);
+    t->snapshot.cache = t->c;
     t->scratch = (unsigned char *)test_heap_alloc(&t->heap, 65536, 64);
     t->heap.n_allocs--; /* the cache's own are counted */
     assert_non_null(t->scratch);
@@ -397,6 +415,7 @@ static void tc_close(tc_cache *t) {
     dendp_free(&t->allocator, t->c, t->bytes);
     assert_int_equal(t->heap.n_live_bytes, 0);
     tc_refs_close(&t->refs);
+    free(t->rest);
     free(t);
 }
 
@@ -538,6 +557,70 @@ static void tc_walk_table(const tc_cache *t, uint32_t record, uint32_t g) {
     }
 }
 
+/* The prefix tree: its lists, sums and buckets, and that every edge is found. */
+static void tc_walk_tree(tc_cache *t) {
+    const dendp_prefix_tree *p = &t->tree;
+    const dendp_cache *c = t->c;
+    uint32_t e, f, n, g, i, n_used = 0, n_pinned = 0, n_listed = 0, P = c->desc.block_tokens;
+    uint64_t n_tokens = 0;
+    for (e = p->first_free, n = 0; e != DENDP_NONE; e = p->entries[e].older, n++) {
+        TC_CHECK(e < p->n_entries && n < p->n_entries && p->entries[e].len == 0);
+    }
+    TC_CHECK(n == p->n_free);
+    for (e = 0; e < p->n_entries; e++) {
+        const dendp_prefix *entry = &p->entries[e];
+        dendp_prefix_text text;
+        dendp_prefix_match match;
+        uint32_t n_children = 0, n_held = entry->n_pins > 0 ? 1 : 0, from;
+        if (entry->len == 0) {
+            continue;
+        }
+        n_used++;
+        n_pinned += entry->n_pins > 0 ? 1u : 0u;
+        n_listed += entry->n_held == 0 ? 1u : 0u;
+        from = dendp_prefix_from(p, e);
+        n_tokens += entry->len - from;
+        TC_CHECK(entry->len % P == 0 && entry->len > from && entry->len <= c->desc.n_ctx);
+        TC_CHECK(entry->parent == DENDP_NONE || p->entries[entry->parent].len > 0);
+        for (f = 0; f < p->n_entries; f++) { /* what hangs below it */
+            uint32_t up = f;
+            n_children += p->entries[f].len > 0 && p->entries[f].parent == e ? 1u : 0u;
+            while (p->entries[f].len > 0 && p->entries[f].n_pins > 0 && up != DENDP_NONE && up != e) {
+                up = p->entries[up].parent;
+            }
+            n_held += f != e && p->entries[f].len > 0 && p->entries[f].n_pins > 0 && up == e ? 1u : 0u;
+        }
+        TC_CHECK(n_children == entry->n_children && n_held == entry->n_held);
+        for (g = 0; g < c->desc.n_groups; g++) {
+            const dendp_table *table = dendp_prefix_table(p, e, g);
+            TC_CHECK(table->n_blocks == entry->len / P &&
+                     table->depth == dendp_table_depth_for(table->n_blocks));
+            TC_CHECK(table->first <= table->n_blocks && (g > 0 || table->first == 0));
+            for (i = 0; i < dendp_div_up(table->n_blocks, DENDP_FANOUT) * DENDP_FANOUT; i++) {
+                const dendp_node *leaf = dendp_table_leaf(&c->nodes, table, i);
+                uint32_t block = leaf ? leaf->entry[i % DENDP_FANOUT].block : DENDP_NONE;
+                TC_CHECK((block != DENDP_NONE) == (i >= table->first && i < table->n_blocks));
+                TC_CHECK(block == DENDP_NONE || c->pools[g].ready[block] == P);
+                TC_CHECK(block == DENDP_NONE || t->codec != TC_TOY || c->pools[g].fill[block] == P);
+            }
+        }
+        text.tokens = NULL;
+        text.table = dendp_prefix_table(p, e, 0);
+        match = dendp_prefix_find(p, &text, entry->len / P);
+        TC_CHECK(match.full == e && match.partial == DENDP_NONE && match.n_blocks == entry->len / P);
+        if (entry->n_held == 0) { /* ancestors were used later */
+            for (f = entry->newer; f != DENDP_NONE && f != entry->parent; f = p->entries[f].newer) {
+            }
+            TC_CHECK(f == entry->parent || p->entries[entry->parent].n_held > 0);
+        }
+    }
+    TC_CHECK(n_used + p->n_free == p->n_entries && n_tokens == p->n_tokens && n_pinned == p->n_pinned);
+    for (e = p->newest, f = DENDP_NONE, n = 0; e != DENDP_NONE; f = e, e = p->entries[e].older, n++) {
+        TC_CHECK(n < p->n_entries && p->entries[e].newer == f && p->entries[e].n_held == 0);
+    }
+    TC_CHECK(n == n_listed && p->oldest == f);
+}
+
 /* Everything that the structures promise about one another, at any time. */
 static void tc_walk(tc_cache *t) {
     const dendp_cache *c = t->c;
@@ -608,7 +691,14 @@ static void tc_walk(tc_cache *t) {
             TC_CHECK(side[i] == t->side[g].items[i].count);
         }
     }
-    tc_walk_nodes(&c->nodes, G, t->refs.roots, n_seqs * G, &t->refs);
+    for (i = 0; i < t->tree.n_entries; i++) {
+        for (g = 0; g < G; g++) {
+            t->refs.roots[(n_seqs + i) * G + g] =
+                t->tree.entries[i].len ? dendp_prefix_table(&t->tree, i, g)->root : DENDP_NONE;
+        }
+    }
+    tc_walk_nodes(&c->nodes, G, t->refs.roots, (n_seqs + t->tree.n_entries) * G, &t->refs);
+    tc_walk_tree(t);
 }
 
 /* Nobody has written to a free block. */
@@ -797,6 +887,9 @@ static bool tc_buffer_write(void *user, const void *data, size_t n) {
 static bool tc_buffer_read(void *user, uint64_t offset, void *dst, size_t n) {
     tc_buffer *b = (tc_buffer *)user;
     TC_CHECK(offset + n <= b->n);
+    if (++b->n_writes == b->fail_at) { /* or reads */
+        return false;
+    }
     memcpy(dst, b->data + offset, n);
     return true;
 }
@@ -815,6 +908,27 @@ static dend_writer tc_buffer_writer(tc_buffer *b) {
     w.write = tc_buffer_write;
     w.user = b;
     return w;
+}
+
+#define TC_FINGERPRINT 0x1234567890abcdefu
+
+/* Saves n sequences; the cache stays as it is, byte for byte. */
+static dend_status tc_save(tc_cache *t, const dend_seq *seqs, const uint64_t *tags, uint32_t n,
+                           uint32_t n_vocab, tc_buffer *b) {
+    uint64_t before = tc_digest_bytes(t), size = 0, fail_at = b->fail_at;
+    dend_writer writer = tc_buffer_writer(b);
+    dend_status status;
+    b->fail_at = (uint32_t)fail_at;
+    status = dendp_cache_save(&t->snapshot, seqs, tags, n, TC_FINGERPRINT, n_vocab, &writer, &size);
+    TC_CHECK(before == tc_digest_bytes(t));
+    TC_CHECK(status != DEND_OK || size == b->n);
+    return status;
+}
+
+/* Restores up to cap sequences. */
+static dend_status tc_restore(tc_cache *t, const dend_reader *reader, uint32_t n_vocab, dend_seq *out,
+                              uint64_t *tags, uint32_t cap, uint32_t *n, dend_error *err) {
+    return dendp_cache_restore(&t->snapshot, reader, TC_FINGERPRINT, n_vocab, out, tags, cap, n, err);
 }
 
 #endif

@@ -735,7 +735,10 @@ static void plan_witness_check(const plan_witness *w) {
     assert_true(w->engine->cache.n_streams ==
                 w->n_streams); /* later sequences get the streams that they would have */
     ASSERT_STATUS(DEND_OK, plan_save(w->engine, w->seq, &bytes));
-    if (bytes.n != w->bytes.n || memcmp(bytes.data, w->bytes.data, bytes.n) != 0) {
+    /* The header says how many streams the engine has given out; the end seals it. */
+    if (bytes.n != w->bytes.n || memcmp(bytes.data + sizeof(dendp_session_header),
+                                        w->bytes.data + sizeof(dendp_session_header),
+                                        bytes.n - sizeof(dendp_session_header) - 40) != 0) {
         fail_msg("a failed load has changed a sequence");
     }
     free(bytes.data);
@@ -791,13 +794,8 @@ static void test_save_damaged(void **state) {
         whole = bytes.n;
         for (i = 0; i < whole; i++) {
             for (f = 0; f < 4; f++) {
-                dend_status status;
                 bytes.data[i] ^= flips[f];
-                status = plan_refused(&w, &bytes);
-                /* A length that was enlarged may also run out of room before the end shows the damage. */
-                if (i < 8 || i > 11 || (status != DEND_ERR_CONTEXT_FULL && status != DEND_ERR_NO_BLOCKS)) {
-                    ASSERT_STATUS(DEND_ERR_FORMAT, status);
-                }
+                ASSERT_STATUS(DEND_ERR_FORMAT, plan_refused(&w, &bytes));
                 bytes.data[i] ^= flips[f];
             }
             bytes.n = i;
@@ -814,10 +812,10 @@ static void test_save_damaged(void **state) {
             if (status == DEND_OK) {
                 break;
             }
-            ASSERT_STATUS(DEND_ERR_FORMAT, status);
+            ASSERT_STATUS(DEND_ERR_IO, status);
             plan_witness_check(&w);
         }
-        assert_in_range(i, 8, 30);
+        assert_in_range(i, 20, 60);
         bytes.fail_at = 0;
         ASSERT_STATUS(DEND_OK, dend_step(w.engine, 0)); /* undamaged it still loads, and is what it was */
         {
@@ -858,10 +856,10 @@ static void test_save_refused(void **state) {
         unsigned char *image = eng_freeze(e);
         bytes.fail_at = nth + 1;
         status = plan_save(e, seq, &bytes);
-        ASSERT_STATUS(nth < 48 ? DEND_ERR_IO : DEND_OK,
-                      status); /* 2 of header, 40 tokens, 1 + 3 blocks, mirostat's state, check */
+        TC_CHECK(status == DEND_OK || status == DEND_ERR_IO);
         eng_same(e, image, "save");
     }
+    assert_in_range(nth, 20, 100);
     bytes.fail_at = 0;
     ASSERT_STATUS(DEND_OK, plan_save(e, seq, &bytes));
 
@@ -870,7 +868,7 @@ static void test_save_refused(void **state) {
         d.kv_type = i == 0 ? DEND_KV_F32 : i == 1 ? DEND_KV_Q8_0 : DEND_KV_DEFAULT;
         d.block_tokens = i == 2 ? 32 : 16;
         plan_witness_open(&w, &d);
-        ASSERT_STATUS(DEND_ERR_FORMAT, plan_refused(&w, &bytes));
+        ASSERT_STATUS(DEND_ERR_UNSUPPORTED, plan_refused(&w, &bytes));
         plan_witness_check(&w);
         plan_witness_close(&w);
     }
@@ -907,23 +905,18 @@ static void test_save_refused(void **state) {
     }
 }
 
-/* Writes the check word that belongs to the bytes: whoever makes hostile bytes can. */
-static void plan_seal(const dend_engine *e, plan_bytes *b, uint32_t n_tokens) {
-    size_t block = (size_t)e->cache.pools[0].block_bytes, at = 32, i;
-    uint64_t h = dendp_hash_bytes(0, b->data, 16);
-    h = dendp_hash_bytes(h, b->data + 16, 16);
-    for (i = 0; i < n_tokens; i++, at += 4) {
-        h = dendp_hash_bytes(h, b->data + at, 4);
+/* Where the sections with K and V begin. */
+static size_t plan_kv_at(const plan_bytes *b) {
+    size_t at = sizeof(dendp_session_header);
+    for (;;) {
+        dendp_session_section head;
+        assert_true(at + sizeof head <= b->n);
+        memcpy(&head, b->data + at, sizeof head);
+        if (head.kind == DENDP_SECTION_KV) {
+            return at;
+        }
+        at += sizeof head + (size_t)head.n_bytes + 8;
     }
-    h = dendp_hash_bytes(h, b->data + at, 4);
-    for (at += 4; at + block + 16 <= b->n; at += block) {
-        h = dendp_hash_bytes(h, b->data + at, block);
-    }
-    h = dendp_hash_bytes(h, b->data + at, 8); /* bytes of mirostat's state: none follow */
-    h = dendp_hash_bytes(h, b->data + at, 0);
-    at += 8;
-    assert_int_equal(at + 8, b->n);
-    memcpy(b->data + at, &h, 8);
 }
 
 /* Hostile bytes with a valid check: whatever K and V hold, the sequence can be
@@ -949,7 +942,10 @@ static void test_save_hostile(void **state) {
             seq = eng_with(w.engine, tokens, 20);
             ASSERT_STATUS(DEND_OK, dend_step(w.engine, 0));
             ASSERT_STATUS(DEND_OK, plan_save(w.engine, seq, &bytes));
-            plan_seal(w.engine, &bytes, 20); /* the check word is the one that is there */
+            copy.n = 0;
+            assert_true(plan_write(&copy, bytes.data, bytes.n));
+            tss_sign(bytes.data, bytes.n); /* the checks are those that are there */
+            assert_memory_equal(copy.data, bytes.data, bytes.n);
             ASSERT_STATUS(DEND_OK, plan_restore(w.engine, &bytes, &seq));
             for (round = 0; round < 60; round++) {
                 uint32_t i, n = 1 + test_below(&rng, 400);
@@ -961,15 +957,28 @@ static void test_save_hostile(void **state) {
                 copy.fail_at = 0;
                 assert_true(plan_write(&copy, bytes.data, bytes.n));
                 for (i = 0; i < n; i++) {
-                    bool head = round % 4 == 0 && i < 2; /* ready, shape, stream, tokens; else K and V */
-                    size_t at =
-                        head ? 12 + test_below(&rng, 100) : 116 + test_below(&rng, (uint32_t)copy.n - 132);
+                    bool head = round % 4 == 0 && i < 2; /* counts, tokens, tables; else K and V */
+                    uint32_t kv = (uint32_t)plan_kv_at(&bytes), end = (uint32_t)copy.n - 48;
+                    size_t at = head ? 12 + test_below(&rng, kv - 12)
+                                     : kv + sizeof(dendp_session_section) + test_below(&rng, end - kv - 24);
                     copy.data[at] = (unsigned char)(round % 3 ? test_below(&rng, 256) : 0xff);
+                    if (!head) { /* heads of sections stay */
+                        size_t layer;
+                        for (layer = kv; layer + 48 < copy.n;) {
+                            dendp_session_section part;
+                            memcpy(&part, bytes.data + layer, sizeof part);
+                            memcpy(copy.data + layer, bytes.data + layer, sizeof part);
+                            layer += sizeof part + (size_t)part.n_bytes + 8;
+                        }
+                    }
                 }
-                plan_seal(w.engine, &copy, 20);
+                tss_sign(copy.data, copy.n);
                 status = plan_restore(w.engine, &copy, &seq);
                 if (status != DEND_OK) {
-                    ASSERT_STATUS(DEND_ERR_FORMAT, status);
+                    assert_int_equal(round % 4, 0);
+                    TC_CHECK(status == DEND_ERR_FORMAT || status == DEND_ERR_UNSUPPORTED ||
+                             status == DEND_ERR_NO_BLOCKS || status == DEND_ERR_CONTEXT_FULL ||
+                             status == DEND_ERR_BUFFER);
                     continue;
                 }
                 n_loaded++;

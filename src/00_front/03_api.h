@@ -193,6 +193,9 @@ typedef struct dend_model_info {
      * was read of the file, but neither a mapped file nor the caller's bytes. */
     uint64_t weight_bytes;
     bool file_layout; /* matrices are as the file has them: keep_file_layout */
+    /* A hash of the hyper-parameters and of a sample of the weights: sessions are
+     * bound to it. 0 without weights. It tells models apart and proves nothing. */
+    uint64_t fingerprint;
 } dend_model_info;
 
 /* Loads and validates a model. A model that exists is valid.
@@ -367,6 +370,7 @@ typedef struct dend_engine_desc {
     bool (*on_context_full)(void *user, dend_engine *engine, dend_seq seq, size_t n_tokens);
     void *context_user;
     uint32_t release_budget; /* leaves (512 tokens) released by one drop or step; 0 = 64 */
+    uint32_t n_prefixes;     /* computed prefixes that are kept for reuse at most (dend_prefix_pin); 0 = none */
     dend_jobs jobs;          /* the caller's job system instead of own threads */
     dend_allocator allocator;
     dend_log log;
@@ -424,6 +428,14 @@ typedef struct dend_engine_stats {
     uint64_t n_block_copies;  /* tails copied by the first append after a fork */
     const char *isa;          /* "scalar", "avx2", "avxvnni", "avx512", "neon" */
     uint32_t n_threads;
+    uint32_t n_prefixes, n_prefixes_free, n_prefixes_pinned;
+    /* Blocks that the kept prefixes are made of, those shared with sequences
+     * included. They count as in use above; what nobody else names or has pinned
+     * is given up as soon as blocks are wanted. */
+    uint32_t n_prefix_blocks;
+    uint64_t n_prefix_lookups, n_prefix_hits; /* appends to an empty sequence; those that took something over */
+    uint64_t n_prefix_tokens;                 /* taken over: not computed again */
+    uint64_t n_prefix_evictions;
 } dend_engine_stats;
 DEND_API void dend_engine_get_stats(const dend_engine *engine, dend_engine_stats *out);
 /* Says in a few lines of text what the engine runs on: kernels, types of
@@ -448,6 +460,7 @@ typedef struct dend_seq_info {
     uint32_t rewind_min;  /* shortest length that dend_seq_rewind accepts */
     uint64_t prefix_hash; /* of its tokens */
     uint64_t stream;      /* its random stream */
+    uint32_t n_reused;    /* leading tokens that were taken over from a kept prefix */
     bool has_logits;
 } dend_seq_info;
 
@@ -460,6 +473,8 @@ DEND_API dend_status dend_seq_fork(dend_engine *engine, dend_seq parent, uint32_
 /* Adds tokens. Their slots are reserved now; dend_step computes them. When the
  * context is full, dend_engine_desc.context_policy says what happens.
  * Returns: OK, STALE, TOKEN, CONTEXT_FULL, NO_BLOCKS. n may be 0.
+ * Where the engine keeps prefixes (n_prefixes), an empty sequence takes over the
+ * longest one that it knows of the tokens but the last, in whole blocks.
  * Cost: O(n); the first append after a fork copies at most P-1 slots and the
  * table nodes on one path. */
 DEND_API dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const int32_t *tokens, size_t n);
@@ -496,20 +511,92 @@ DEND_API dend_status dend_seq_get_info(const dend_engine *engine, dend_seq seq, 
 /* Copies tokens [from, from + n) to out. ARGUMENT when out of range. */
 DEND_API dend_status dend_seq_tokens(const dend_engine *engine, dend_seq seq, uint32_t from, uint32_t n,
                                      int32_t *out);
-/* Writes the sequence: tokens, KV bytes, random stream; in the byte order of
- * this machine.  Returns: OK, STALE, IO (the callback failed). */
-DEND_API dend_status dend_seq_save(const dend_engine *engine, dend_seq seq, const dend_writer *to);
-/* A new sequence from saved bytes, in an engine of the same model shape, block
- * size and KV type. Its logits come with the next step.
- * Returns: OK; FORMAT (damaged, or of another shape), CONTEXT_FULL, NO_BLOCKS,
- * NO_SEQUENCES. */
-DEND_API dend_status dend_seq_load(dend_engine *engine, const dend_reader *from, dend_seq *out);
 /* Gives the sequence another random stream; its fork counter starts anew. */
 DEND_API dend_status dend_seq_set_stream(dend_engine *engine, dend_seq seq, uint64_t stream);
 /* A pointer of the caller's, kept with the handle; forks begin with NULL. */
 DEND_API dend_status dend_seq_set_user(dend_engine *engine, dend_seq seq, void *user);
 /* That pointer; NULL also for stale handles. */
 DEND_API void *dend_seq_user(const dend_engine *engine, dend_seq seq);
+
+/* --------------------------------------------------------------------------
+ * Prefixes: what has been computed before is not computed again
+ *
+ * With dend_engine_desc.n_prefixes the engine remembers computed texts when a
+ * prompt is through and when its sequence is dropped, and a new sequence that
+ * begins alike starts from there. Results have the same bits. Nothing is
+ * copied, and nothing fails for it: when blocks run short the least recently
+ * used prefixes go. docs/sessions.md tells more.
+ * Source: Zheng et al., arXiv 2312.07104, section 3.
+ * ------------------------------------------------------------------------ */
+
+/* Whether a sequence takes prefixes over when it is empty, and leaves its own
+ * behind. Created ones do, forks do not.  Returns: OK, STALE. */
+DEND_API dend_status dend_seq_set_reuse(dend_engine *engine, dend_seq seq, bool on);
+/* Keeps what the sequence has computed, in whole blocks, until as many calls of
+ * dend_prefix_unpin as of this one: a system prompt, say. The sequence may be
+ * dropped. Pinned blocks are not given up, so they can be missed elsewhere.
+ * Returns: OK; STALE; ARGUMENT (less than a block is computed, or the engine keeps
+ * no prefixes); UNSUPPORTED (blocks are gone below a window); NO_BLOCKS (every
+ * prefix is pinned, or no table node is left).
+ * Params: n_tokens may be NULL; *n_tokens is the pinned length. */
+DEND_API dend_status dend_prefix_pin(dend_engine *engine, dend_seq seq, uint32_t *n_tokens);
+/* Undoes one pin of these tokens, rounded down to whole blocks.
+ * Returns: OK; ARGUMENT when there is none. */
+DEND_API dend_status dend_prefix_unpin(dend_engine *engine, const int32_t *tokens, size_t n);
+/* How many of these tokens a new sequence would take over.  Returns: OK, ARGUMENT. */
+DEND_API dend_status dend_prefix_lookup(const dend_engine *engine, const int32_t *tokens, size_t n,
+                                        uint32_t *n_tokens);
+/* Forgets every prefix that is not pinned. Blocks come back with later drops and
+ * steps, or when they are wanted.  Cost: O(n_prefixes). */
+DEND_API dend_status dend_prefix_clear(dend_engine *engine);
+
+/* --------------------------------------------------------------------------
+ * Sessions: sequences as bytes
+ *
+ * Saves sequences with their tokens, K and V, waiting tokens, random streams and
+ * fork counters. What they share is written once and shared again afterwards.
+ * Logits are not saved: the next step computes them, with the same bits, where
+ * a sequence had or wanted them.
+ * A session belongs to one model (dend_model_info.fingerprint), KV type and
+ * block size, and to the byte order of the machine, but to no instruction set.
+ * The same engine gives the same bytes. docs/sessions.md describes the format.
+ * ------------------------------------------------------------------------ */
+
+/* Writes sequences seqs[n], each at most once, with tags[n] to find them by;
+ * NULL = their numbers from 0 on.
+ * Params: n may be 0; n_bytes may be NULL, *n_bytes is the size; to NULL = only that.
+ * Returns: OK, STALE, ARGUMENT, IO (the callback failed), UNSUPPORTED (a state of
+ * a higher part is too large).
+ * Cost: O(blocks of each sequence), and every shared block once; allocates nothing. */
+DEND_API dend_status dend_save(const dend_engine *engine, const dend_seq *seqs, const uint64_t *tags,
+                               uint32_t n, const dend_writer *to, uint64_t *n_bytes);
+/* The same into memory; BUFFER when cap is smaller than *n_bytes, nothing is written then. */
+DEND_API dend_status dend_save_memory(const dend_engine *engine, const dend_seq *seqs, const uint64_t *tags,
+                                      uint32_t n, void *out, size_t cap, uint64_t *n_bytes);
+/* The same into a file, whole or not at all: it is written to PATH.tmp, forced
+ * to the disk and renamed. After a failure PATH is as it was and PATH.tmp is gone.
+ * Returns: those of dend_save; IO also when the file cannot be written; ARGUMENT
+ * for a path of more than 4,090 bytes. */
+DEND_API dend_status dend_save_file(const dend_engine *engine, const dend_seq *seqs, const uint64_t *tags,
+                                    uint32_t n, const char *path);
+/* Brings all sequences of a session back as new ones. The reader is asked for
+ * ascending offsets without gaps.
+ * Params: out [cap], tags [cap] or NULL; *n is the number of sequences in the
+ * session as soon as its header is good, whatever the status.
+ * Returns: OK; FORMAT (damaged: err->where is the offset of the section), IO;
+ *   UNSUPPORTED (another model, KV type, block size, version or byte order);
+ *   BUFFER (cap is too small); CONTEXT_FULL, NO_BLOCKS, NO_SEQUENCES; ARGUMENT.
+ * On error no sequence has changed; what out and tags hold is of no use; prefixes
+ * that are not pinned may have been given up. */
+DEND_API dend_status dend_restore(dend_engine *engine, const dend_reader *from, dend_seq *out, uint64_t *tags,
+                                  uint32_t cap, uint32_t *n, dend_error *err);
+DEND_API dend_status dend_restore_memory(dend_engine *engine, const void *data, size_t size, dend_seq *out,
+                                         uint64_t *tags, uint32_t cap, uint32_t *n, dend_error *err);
+DEND_API dend_status dend_restore_file(dend_engine *engine, const char *path, dend_seq *out, uint64_t *tags,
+                                       uint32_t cap, uint32_t *n, dend_error *err);
+/* dend_save and dend_restore of one sequence, whose logits come with the next step in any case. */
+DEND_API dend_status dend_seq_save(const dend_engine *engine, dend_seq seq, const dend_writer *to);
+DEND_API dend_status dend_seq_load(dend_engine *engine, const dend_reader *from, dend_seq *out);
 
 /* --------------------------------------------------------------------------
  * Steps, logits, sampling

@@ -50,7 +50,9 @@ typedef struct dendp_sidecar_vtable {
     void (*rollback)(void *user, uint32_t handle, uint32_t len);
     uint64_t (*bytes)(void *user, uint32_t handle); /* what save writes */
     bool (*save)(void *user, uint32_t handle, void *dst);
-    uint32_t (*load)(void *user, const void *src, uint64_t bytes); /* 0 when it cannot */
+    /* A handle, held once, from what save wrote. FORMAT, or NO_BLOCKS when its room is full;
+     * *handle is then as it was. */
+    dend_status (*load)(void *user, const void *src, uint64_t bytes, uint32_t *handle);
 } dendp_sidecar_vtable;
 
 /* Layers that forget alike and store alike. */
@@ -65,7 +67,8 @@ typedef struct dendp_cache_desc {
     uint32_t n_blocks;        /* of each group */
     uint32_t n_window_blocks; /* of each group with a window instead; 0 = n_blocks */
     uint32_t block_tokens, n_seqs, n_ctx, n_logits;
-    uint32_t n_holds; /* records that a batch may hold at once */
+    uint32_t n_holds;    /* records that a batch may hold at once */
+    uint32_t n_prefixes; /* tables beyond those of records (04.05) */
     uint32_t release_budget;
     dendp_codec codec;
     uint32_t n_sidecars;
@@ -87,9 +90,12 @@ typedef struct dendp_record {
     uint32_t logits_row; /* or DENDP_NONE */
     uint64_t hash;       /* of its tokens */
     uint32_t prev, next; /* waiting queue; next also links free records */
+    uint32_t n_reused;   /* leading tokens that were taken over from the prefix tree (04.05) */
+    uint32_t list_at;    /* when n_ready gets here, the tree takes that prefix too; 0 = nowhere */
     bool queued;
     bool held;        /* by a batch that is under way */
     bool want_logits; /* of its last token */
+    bool list;        /* a prompt: the tree takes it when it is computed */
     uint32_t sidecar[DENDP_MAX_SIDECARS];
 } dendp_record;
 
@@ -99,6 +105,7 @@ typedef struct dendp_slot {
     uint64_t stream, n_forks;
     void *user;
     uint32_t next_free;
+    bool reuse; /* takes prefixes from the tree, and leaves its own there */
 } dendp_slot;
 
 typedef struct dendp_cache {
@@ -115,6 +122,11 @@ typedef struct dendp_cache {
     uint32_t first_free_logits, n_free_logits;
     uint32_t first_waiting, last_waiting; /* queue of records */
     uint64_t n_streams, n_forks, n_block_copies;
+    /* Who holds blocks and nodes for nobody's sake gives some up when they run
+     * short; false when there is nothing more. `record` (or DENDP_NONE) is about
+     * to copy its tail, because others name it. NULL: nobody does. */
+    bool (*give_up)(void *user, uint32_t record, uint32_t n_nodes);
+    void *give_up_user;
 } dendp_cache;
 
 /* -- layout ----------------------------------------------------------------- */
@@ -143,7 +155,11 @@ static void dendp_cache_carve(dendp_cache *c, const dendp_cache_desc *desc, dend
         group.tiles_per_block = desc->block_tokens / DENDP_TILE;
         pool.n_blocks = gd->window && desc->n_window_blocks ? desc->n_window_blocks : desc->n_blocks;
         pool.block_tokens = desc->block_tokens;
-        pool.block_bytes = (uint64_t)gd->n_layers * gd->n_kv_heads * group.tiles_per_block * group.tile_bytes;
+        if (!dendp_mul((uint64_t)gd->n_layers * gd->n_kv_heads, group.tiles_per_block, &pool.block_bytes) ||
+            !dendp_mul(pool.block_bytes, group.tile_bytes, &pool.block_bytes)) {
+            carver->overflow = true;
+            pool.block_bytes = 0;
+        }
         pool.poison = desc->poison;
         before = carver->used;
         dendp_block_pool_carve(&pool, carver, g == 0);
@@ -153,8 +169,9 @@ static void dendp_cache_carve(dendp_cache *c, const dendp_cache_desc *desc, dend
             pools[g] = pool;
         }
     }
-    /* A path a record, a leaf for each few blocks, and the nodes above. */
-    n_nodes = (uint64_t)desc->n_groups * (n_records * (depth + 1) + desc->n_blocks / 8 + 2 * depth + 8);
+    /* A path a record or prefix, a leaf for each few blocks, and the nodes above. */
+    n_nodes = (uint64_t)desc->n_groups *
+              ((n_records + desc->n_prefixes) * (depth + 1) + desc->n_blocks / 8 + 2 * depth + 8);
     if (n_nodes >= DENDP_NONE || n_records >= DENDP_NONE) {
         carver->overflow = true;
         n_nodes = n_records = 0;
@@ -421,6 +438,7 @@ static dendp_slot *dendp_slot_take(dendp_cache *c, dend_seq *out) {
     c->n_free_slots--;
     slot->n_forks = 0;
     slot->user = NULL;
+    slot->reuse = false;
     return slot;
 }
 
@@ -431,6 +449,7 @@ static dend_status dendp_cache_seq_create(dendp_cache *c, dend_seq *out) {
     }
     slot->record = dendp_record_take(c);
     slot->stream = dendp_hash2(c->desc.seed, ++c->n_streams);
+    slot->reuse = true;
     return DEND_OK;
 }
 
@@ -471,6 +490,23 @@ static dend_status dendp_cache_seq_drop(dendp_cache *c, dend_seq seq) {
     return DEND_OK;
 }
 
+/* -- reserving ------------------------------------------------------------------- */
+
+/* Lets whoever holds blocks for nobody's sake give some up; false when nothing was. */
+static bool dendp_cache_give_up(dendp_cache *c, uint32_t record, uint32_t n_nodes) {
+    return c->give_up && c->give_up(c->give_up_user, record, n_nodes);
+}
+
+/* True when n_nodes nodes and n_blocks blocks of every group are free. */
+static bool dendp_cache_reserve(dendp_cache *c, uint32_t n_nodes, uint32_t n_blocks) {
+    while (!dendp_table_reserve(&c->nodes, c->desc.n_groups, n_nodes, n_blocks)) {
+        if (!dendp_cache_give_up(c, DENDP_NONE, n_nodes)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* -- append -------------------------------------------------------------------- */
 
 /* True when slots from `len` on may be written into the tail block as it is. */
@@ -482,6 +518,14 @@ static bool dendp_tail_in_place(const dendp_cache *c, uint32_t record, uint32_t 
         return true;
     }
     return r->count == 1 && dendp_table_exclusive(&c->nodes, t, g, index);
+}
+
+/* The same of all groups. */
+static bool dendp_tails_in_place(const dendp_cache *c, uint32_t record) {
+    uint32_t g;
+    for (g = 0; g < c->desc.n_groups && dendp_tail_in_place(c, record, g); g++) {
+    }
+    return g == c->desc.n_groups;
 }
 
 /* Tells the codec that only the first n slots of an exclusively owned block remain. */
@@ -540,8 +584,7 @@ static void dendp_tail_open(dendp_cache *c, uint32_t record, uint32_t g) {
  * ids. CONTEXT_FULL or NO_BLOCKS change nothing. */
 static dend_status dendp_cache_append(dendp_cache *c, dendp_slot *slot, const int32_t *tokens, size_t n) {
     uint32_t P = c->desc.block_tokens, G = c->desc.n_groups, g, i, record = slot->record;
-    uint32_t len = c->records[record].len, end, n_old, n_new, need_blocks, need_nodes = 0;
-    bool copies = false;
+    uint32_t len = c->records[record].len, end, n_old, n_new, need_blocks, need_nodes;
     dendp_record *r;
     if (n == 0) {
         return DEND_OK;
@@ -552,14 +595,17 @@ static dend_status dendp_cache_append(dendp_cache *c, dendp_slot *slot, const in
     end = len + (uint32_t)n;
     n_old = dendp_div_up(len, P);
     n_new = dendp_div_up(end, P);
-    for (g = 0; g < G; g++) {
-        copies = copies || !dendp_tail_in_place(c, record, g);
-    }
-    need_blocks = n_new - n_old + (copies ? 1u : 0u);
-    if (need_blocks > 0) {
-        uint32_t levels = dendp_table_depth_for(n_new);
-        need_nodes = G * (3 * levels + (n_new - n_old) / (DENDP_FANOUT / 2) + 1);
-        if (!dendp_table_reserve(&c->nodes, G, need_nodes, need_blocks)) {
+    need_nodes = G * (3 * dendp_table_depth_for(n_new) + (n_new - n_old) / (DENDP_FANOUT / 2) + 1);
+    for (;;) {
+        bool copies = !dendp_tails_in_place(c, record);
+        need_blocks = n_new - n_old + (copies ? 1u : 0u);
+        if (need_blocks == 0 || dendp_table_reserve(&c->nodes, G, need_nodes, need_blocks)) {
+            break;
+        }
+        if (copies && dendp_tails_in_place(c, record)) { /* only deferred releases named the tail too */
+            continue;
+        }
+        if (!dendp_cache_give_up(c, copies ? record : DENDP_NONE, need_nodes)) {
             return DEND_ERR_NO_BLOCKS;
         }
     }
@@ -656,7 +702,7 @@ static dend_status dendp_cache_rewind(dendp_cache *c, dendp_slot *slot, uint32_t
     if (len == r->len) {
         return DEND_OK;
     }
-    if (!dendp_table_reserve(&c->nodes, G, G * dendp_table_depth_for(dendp_div_up(r->len, P)), 0)) {
+    if (!dendp_cache_reserve(c, G * dendp_table_depth_for(dendp_div_up(r->len, P)), 0)) {
         return DEND_ERR_NO_BLOCKS;
     }
     for (i = 0; i < c->desc.n_sidecars; i++) {
@@ -685,6 +731,8 @@ static dend_status dendp_cache_rewind(dendp_cache *c, dendp_slot *slot, uint32_t
     }
     r->len = len;
     r->n_ready = dendp_min_u32(r->n_ready, len);
+    r->n_reused = dendp_min_u32(r->n_reused, len);
+    r->list_at = 0; /* the tokens that it was for may be gone */
     r->want_logits = r->n_ready < len;
     dendp_logits_drop(c, r);
     dendp_queue_update(c, record);
@@ -707,7 +755,7 @@ static dend_status dendp_trim_reserve(dendp_cache *c, uint32_t record, uint32_t 
         return DEND_ERR_UNSUPPORTED;
     }
     need = dendp_table_open_nodes(t, n) + (n - t->first) / (DENDP_FANOUT / 2) + 2;
-    return dendp_table_reserve(&c->nodes, c->desc.n_groups, need, 0) ? DEND_OK : DEND_ERR_NO_BLOCKS;
+    return dendp_cache_reserve(c, need, 0) ? DEND_OK : DEND_ERR_NO_BLOCKS;
 }
 
 /* Gives up the blocks below the n-th (0: none). */
@@ -728,7 +776,7 @@ static void dendp_trim_cut(dendp_cache *c, uint32_t record, uint32_t g, uint32_t
 /* Gives up, in a windowed group, the blocks that lie wholly below `pos` <= len:
  * for one slot alone. NO_BLOCKS when the path cannot be copied; nothing has
  * changed then. */
-static dend_status dendp_cache_trim(dendp_cache *c, dendp_slot *slot, uint32_t g, uint32_t pos) {
+static DENDP_UNUSED dend_status dendp_cache_trim(dendp_cache *c, dendp_slot *slot, uint32_t g, uint32_t pos) {
     uint32_t n;
     dend_status status = dendp_trim_reserve(c, slot->record, g, pos, &n);
     if (status == DEND_OK && n != 0) {

@@ -156,12 +156,12 @@ static bool dendp_surprise_save(void *user, uint32_t handle, void *dst) {
     return true;
 }
 
-static uint32_t dendp_surprise_load(void *user, const void *src, uint64_t bytes) {
+static dend_status dendp_surprise_load(void *user, const void *src, uint64_t bytes, uint32_t *out) {
     dendp_sampling *s = (dendp_sampling *)user;
     const unsigned char *from = (const unsigned char *)src;
     uint32_t handle = 0, i, n = (uint32_t)(bytes / 16u);
     if (bytes == 0 || bytes % 16u || n > DENDP_SURPRISE_SAVED) {
-        return 0;
+        return DEND_ERR_FORMAT;
     }
     for (i = 0; i < n; i++, from += 16) {
         const dendp_surprise *last = handle ? &s->nodes[handle - 1] : NULL;
@@ -173,14 +173,15 @@ static uint32_t dendp_surprise_load(void *user, const void *src, uint64_t bytes)
         next = ok ? dendp_surprise_take(s, handle) : 0;
         if (!next) {
             dendp_surprise_release(s, handle);
-            return 0;
+            return ok ? DEND_ERR_NO_BLOCKS : DEND_ERR_FORMAT;
         }
         handle = next;
         s->nodes[handle - 1].pos = pos;
         s->nodes[handle - 1].n = count;
         memcpy(&s->nodes[handle - 1].sum, from + 8, 8);
     }
-    return handle;
+    *out = handle;
+    return DEND_OK;
 }
 
 /* -- layout --------------------------------------------------------------------- */

@@ -38,7 +38,8 @@ struct dend_model {
     dendp_chat chat;
     char name[128], architecture[32];
     uint64_t n_params;
-    void *memory; /* layers, vectors, panels */
+    uint64_t fingerprint; /* dendp_model_fingerprint */
+    void *memory;         /* layers, vectors, panels */
     uint64_t memory_bytes;
     bool file_layout;   /* matrices are the file's rows, in `file` or in `memory` */
     dendp_file file;    /* with file_layout: what the rows lie in, unless it is only a reader */
@@ -338,6 +339,70 @@ static dend_status dendp_model_load_weights(dend_model *m, const dendp_gguf *g, 
     return status;
 }
 
+/* A hash of the hyper-parameters and of three rows of every matrix, as decoded:
+ * the same whether the matrices are packed or not. Tells models apart, and does
+ * not vouch for their files.  row [the widest matrix's columns] */
+static uint64_t dendp_model_fingerprint(dend_model *m, float *row) {
+    const dendp_config *c = &m->config;
+    uint32_t words[12], i, layer, role;
+    float numbers[13];
+    dendp_check h;
+    words[0] = c->n_vocab;
+    words[1] = c->n_layers;
+    words[2] = c->n_embd;
+    words[3] = c->n_heads;
+    words[4] = c->n_kv_heads;
+    words[5] = c->head_dim;
+    words[6] = c->n_rot;
+    words[7] = c->n_ff;
+    words[8] = c->tied_head;
+    words[9] = c->tensors;
+    words[10] = c->window;
+    words[11] = c->n_ctx_orig;
+    numbers[0] = c->norm_eps;
+    numbers[1] = c->embd_scale;
+    numbers[2] = c->score_width;
+    for (i = 0; i < 2; i++) {
+        const dendp_rope *rope = i ? &c->rope_local : &c->rope;
+        numbers[3 + i * 5] = rope->base;
+        numbers[4 + i * 5] = rope->scale;
+        numbers[5 + i * 5] = rope->magnitude;
+        numbers[6 + i * 5] = rope->yarn ? rope->low : 0.0f;
+        numbers[7 + i * 5] = rope->yarn ? rope->high : 0.0f;
+    }
+    dendp_check_begin(&h);
+    dendp_check_add(&h, m->architecture, strlen(m->architecture) + 1);
+    dendp_check_add(&h, words, sizeof words);
+    dendp_check_add(&h, numbers, sizeof numbers);
+    dendp_check_add(&h, c->sliding, sizeof c->sliding);
+    for (role = 0; role < DENDP_N_TENSOR_ROLES; role++) {
+        const dendp_tensor_spec *spec = &dendp_tensor_specs[role];
+        for (layer = 0; spec->rows != DENDP_EXTENT_ONE && layer < dendp_spec_count(spec, c); layer++) {
+            const dendp_panels *matrix = dendp_model_matrix(m, spec->role, layer);
+            dendp_check_add(&h, &matrix->type->id, sizeof matrix->type->id);
+            for (i = 0; i < 3; i++) {
+                dendp_panels_get_row(matrix, (uint32_t)((uint64_t)(matrix->n_rows - 1) * i / 2), row);
+                dendp_check_add(&h, row, matrix->k * sizeof(float));
+            }
+        }
+    }
+    return dendp_check_end(&h);
+}
+
+/* Fills in the fingerprint of a model with weights. */
+static dend_status dendp_model_mark(dend_model *m, dend_error *err) {
+    const dendp_config *c = &m->config;
+    uint64_t bytes =
+        dendp_max_u32(dendp_max_u32(c->n_embd, c->n_ff), c->n_heads * c->head_dim) * (uint64_t)sizeof(float);
+    float *row = (float *)dendp_alloc(&m->allocator, bytes);
+    if (!row) {
+        return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for a row of weights", 0);
+    }
+    m->fingerprint = dendp_model_fingerprint(m, row);
+    dendp_free(&m->allocator, row, bytes);
+    return DEND_OK;
+}
+
 /* The bytes of its files that the model holds; with mapped = true those that it has mapped, too. */
 static uint64_t dendp_model_file_bytes(const dend_model *m, bool mapped) {
     uint64_t bytes = m->file.owned || mapped ? m->file.size : 0;
@@ -557,6 +622,9 @@ static dend_status dendp_model_make(const dend_model_desc *desc, bool plan, dend
         m->file_layout = d.keep_file_layout;
         status = plan ? dendp_model_measure(m, &g, err) : dendp_model_load_weights(m, &g, &d.log, err);
     }
+    if (status == DEND_OK && m->has_weights) {
+        status = dendp_model_mark(m, err);
+    }
     if (status == DEND_OK && m->file_layout &&
         dendp_gguf_in_memory(&g)) { /* files are the model's from now on */
         m->file = g.file;
@@ -615,6 +683,7 @@ DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out
     out->n_params = model->n_params;
     out->weight_bytes = dendp_model_bytes(model);
     out->file_layout = model->file_layout;
+    out->fingerprint = model->fingerprint;
 }
 
 DEND_IMPL dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,

@@ -21,6 +21,8 @@ struct dend_engine {
     const dend_model *model;
     uint64_t bytes; /* of this block */
     dendp_cache cache;
+    dendp_prefix_tree prefixes;
+    dendp_snapshot snapshot;
     dendp_pool pool;
     dendp_cpu cpu;
     dendp_backend backend;
@@ -90,7 +92,7 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
         d->isa = dendp_kernels_get(DEND_ISA_DEFAULT)->isa;
     }
     if (d->n_ctx > (1u << 24) || d->n_seqs > (1u << 24) || d->n_batch > 65536 ||
-        d->n_threads > DENDP_MAX_THREADS || d->n_logits > (1u << 20)) {
+        d->n_threads > DENDP_MAX_THREADS || d->n_logits > (1u << 20) || d->n_prefixes > (1u << 20)) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "a limit of the description is out of range", 0);
     }
     if (d->n_tree_rows > DENDP_MAX_TREE) {
@@ -161,6 +163,7 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     cd.n_seqs = d->n_seqs;
     cd.n_ctx = d->n_ctx;
     cd.n_logits = d->n_logits;
+    cd.n_prefixes = d->n_prefixes;
     cd.n_holds =
         dendp_min_u32(d->n_seqs, (uint32_t)batch) + 1; /* a batch's, and one of a sequence that slides */
     cd.release_budget = d->release_budget;
@@ -174,6 +177,7 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
 #endif
     before = carver->used;
     dendp_cache_carve(&e->cache, &cd, carver, &kv_bytes);
+    dendp_prefix_carve(&e->prefixes, &cd, carver);
     if (groups) { /* the description points at memory of its own from now on */
         memcpy(groups, group, sizeof group);
         e->cache.desc.groups = groups;
@@ -223,6 +227,7 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
     dendp_sampling_carve_scratch(&e->sampling, c->n_vocab, d->n_ctx, d->n_tree_rows, carver);
 #endif
     e->text_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
+    dendp_snapshot_carve(&e->snapshot, &e->cache, carver);
     if (d->context_policy == DEND_CONTEXT_SLIDE) {
         e->slide_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
     }
@@ -359,6 +364,8 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
     e->model = d.model;
     e->bytes = plan.total_bytes;
     dendp_cache_reset(&e->cache);
+    dendp_prefix_open(&e->prefixes, &e->cache);
+    e->snapshot.cache = &e->cache;
 #ifndef DEND_NO_SAMPLERS
     dendp_sampling_reset(&e->sampling, d.n_seqs, d.n_tree_rows);
 #endif
@@ -424,6 +431,14 @@ DEND_IMPL void dend_engine_get_stats(const dend_engine *engine, dend_engine_stat
     out->n_block_copies = c->n_block_copies;
     out->isa = engine->cpu.kernels->name;
     out->n_threads = engine->pool.n_threads;
+    out->n_prefixes = engine->prefixes.n_entries;
+    out->n_prefixes_free = engine->prefixes.n_free;
+    out->n_prefixes_pinned = engine->prefixes.n_pinned;
+    out->n_prefix_blocks = (uint32_t)(engine->prefixes.n_tokens / c->desc.block_tokens);
+    out->n_prefix_lookups = engine->prefixes.n_lookups;
+    out->n_prefix_hits = engine->prefixes.n_hits;
+    out->n_prefix_tokens = engine->prefixes.n_reused;
+    out->n_prefix_evictions = engine->prefixes.n_evictions;
 }
 
 /* -- sequences ------------------------------------------------------------------ */
@@ -444,7 +459,12 @@ DEND_IMPL dend_status dend_seq_fork(dend_engine *engine, dend_seq parent, uint32
 }
 
 DEND_IMPL dend_status dend_seq_drop(dend_engine *engine, dend_seq seq) {
-    return engine ? dendp_cache_seq_drop(&engine->cache, seq) : DEND_ERR_ARGUMENT;
+    const dendp_slot *slot = engine ? dendp_cache_slot(&engine->cache, seq) : NULL;
+    if (!slot) {
+        return engine ? DEND_ERR_STALE : DEND_ERR_ARGUMENT;
+    }
+    dendp_prefix_dropping(&engine->prefixes, slot);
+    return dendp_cache_seq_drop(&engine->cache, seq);
 }
 
 /* Appends n tokens to a sequence that has no room for them: the sinks and a tail
@@ -485,6 +505,25 @@ static dend_status dendp_seq_slide(dend_engine *e, dendp_slot *slot, const int32
     return DEND_OK;
 }
 
+/* Appends to a sequence; an empty one first takes over what has been computed before. */
+static dend_status dendp_seq_put(dend_engine *e, dendp_slot *slot, const int32_t *tokens, size_t n) {
+    bool empty = e->cache.records[slot->record].len == 0;
+    uint32_t reused = 0;
+    dend_status status;
+    if (empty) {
+        dendp_prefix_adopt(&e->prefixes, slot, tokens, n);
+        reused = e->cache.records[slot->record].len;
+    }
+    status = dendp_cache_append(&e->cache, slot, reused ? tokens + reused : tokens, n - reused);
+    if (status != DEND_OK && empty) {
+        dendp_prefix_return(&e->prefixes, slot);
+    }
+    if (status == DEND_OK && slot->reuse && n > 1) {
+        e->cache.records[slot->record].list = true; /* a prompt, or a turn of a chat */
+    }
+    return status;
+}
+
 /* Appends tokens, and counts the first for mirostat if it was drawn with it. */
 static dend_status dendp_engine_append(dend_engine *e, dend_seq seq, dendp_slot *slot, const int32_t *tokens,
                                        size_t n) {
@@ -493,14 +532,14 @@ static dend_status dendp_engine_append(dend_engine *e, dend_seq seq, dendp_slot 
     bool counts = dendp_sampling_counts(&e->sampling, &e->cache, seq, slot, tokens[0], &bits);
     uint32_t pos = e->cache.records[slot->record].len;
     dend_status status = counts && e->sampling.n_free == 0 ? DEND_ERR_NO_BLOCKS
-                                                           : dendp_cache_append(&e->cache, slot, tokens, n);
+                                                           : dendp_seq_put(e, slot, tokens, n);
     if (status == DEND_OK && counts) {
         dendp_sampling_count(&e->sampling, &e->cache, slot, pos, bits);
     }
     return status;
 #else
     (void)seq;
-    return dendp_cache_append(&e->cache, slot, tokens, n);
+    return dendp_seq_put(e, slot, tokens, n);
 #endif
 }
 
@@ -605,6 +644,7 @@ DEND_IMPL dend_status dend_seq_get_info(const dend_engine *engine, dend_seq seq,
     out->rewind_min = dendp_record_rewind_min(&engine->cache, slot->record);
     out->prefix_hash = r->hash;
     out->stream = slot->stream;
+    out->n_reused = r->n_reused;
     out->has_logits = r->logits_row != DENDP_NONE;
     return DEND_OK;
 }
@@ -628,22 +668,6 @@ DEND_IMPL dend_status dend_seq_tokens(const dend_engine *engine, dend_seq seq, u
         out[i] = dendp_record_token(&engine->cache, slot->record, from + i);
     }
     return DEND_OK;
-}
-
-DEND_IMPL dend_status dend_seq_save(const dend_engine *engine, dend_seq seq, const dend_writer *to) {
-    const dendp_slot *slot;
-    if (!engine || !to || !to->write) {
-        return DEND_ERR_ARGUMENT;
-    }
-    slot = dendp_cache_slot(&engine->cache, seq);
-    return slot ? dendp_cache_save(&engine->cache, slot, to) : DEND_ERR_STALE;
-}
-
-DEND_IMPL dend_status dend_seq_load(dend_engine *engine, const dend_reader *from, dend_seq *out) {
-    if (!engine || !from || !from->read || !out) {
-        return DEND_ERR_ARGUMENT;
-    }
-    return dendp_cache_restore(&engine->cache, from, engine->model->config.n_vocab, out);
 }
 
 DEND_IMPL dend_status dend_seq_set_stream(dend_engine *engine, dend_seq seq, uint64_t stream) {

@@ -188,6 +188,7 @@ static void dendp_flight_commit(dend_engine *e) {
             }
         }
         dendp_record_commit(c, last->record, last->pos + 1);
+        dendp_prefix_committed(&e->prefixes, last->record);
         dendp_step_trim(e, last->record);
         dendp_record_let_go(c, last->record);
     }
