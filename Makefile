@@ -264,7 +264,7 @@ build/test-windows.exe: tests/test_windows.c tests/windows/cmocka.h $(TEST_INPUT
 build/hello.exe: examples/hello.c dendrite.c dendrite.h | build
 	$(WIN_GCC) $(STD) -O2 $(WARN) $(INCLUDE) -static -o $@ $< dendrite.c -lm
 
-.PHONY: test test-gcc test-clang test-simde test-neon test-windows test-plain test-fast-math test-tools asan tsan
+.PHONY: test test-long test-gcc test-clang test-simde test-neon test-windows test-plain test-fast-math test-fast-math-short test-tools asan tsan
 test: test-gcc test-clang test-simde test-tools ## all tests, with gcc and with clang, and those of tools/
 
 test-gcc: build/test-gcc ## tests/main.c built with gcc
@@ -296,16 +296,27 @@ test-windows: ## what is portable, cross-compiled for Windows and run under Wine
 test-plain: build/test-gcc ## kernels, sampling and tiny models on an emulated processor without AVX
 	@if [ "$$(uname -m)" != x86_64 ] || ! command -v $(firstword $(PLAIN_RUN)) > /dev/null; then \
 	    echo 'test-plain: skipped, this is no x86-64 or has no $(firstword $(PLAIN_RUN))'; [ "$${CI:-}" != true ]; \
-	else for tests in 'test_kernels_*' 'test_vector_*' 'test_golden_tiny_*' 'test_table_*' 'test_tree_*'; do \
-	    $(PLAIN_RUN) build/test-gcc "$$tests"; done | grep -v -F '[  PASSED  ] 0 '; fi
+	else ( bad=0; for tests in 'test_kernels_*' 'test_vector_*' 'test_golden_tiny_*' 'test_table_*' 'test_tree_*'; do \
+	    $(PLAIN_RUN) build/test-gcc "$$tests" || bad=1; done; exit $$bad ) | grep -v -F '[  PASSED  ] 0 '; fi
 
 test-fast-math: build/test-fast-gcc build/test-fast-clang ## all tests under -Ofast, -ffast-math and -march=native
 	build/test-fast-gcc
 	build/test-fast-clang
 
+# What depends on floating point most, for a check that must be short.
+test-fast-math-short: build/test-fast-gcc
+	@( bad=0; for tests in 'test_matmul_*' 'test_tiles_*' 'test_vector_*' 'test_sampling_*' 'test_engine_row_*' \
+	    'test_golden_*' 'test_zoo_*'; do build/test-fast-gcc "$$tests" || bad=1; done; exit $$bad ) | \
+	    grep -v -F '[  PASSED  ] 0 '
+
 test-tools: build/chat ## the tests of the Python tools, and of examples/chat.c
 	$(PYTHON) -m unittest discover -s tools
 	$(PYTHON) tools/make_bad_gguf.py --check
+
+# N is the seconds of each fuzz target here: ten minutes.
+test-long: build/test-gcc test-fast-math test-plain test-windows test-neon ## hours: long fuzzing, loops of 1,000 rounds under sanitizers, every other build
+	$(MAKE) --no-print-directory asan
+	$(MAKE) --no-print-directory fuzz-run N=$(or $(N),600)
 
 asan: build/test-asan ## the tests under the address and undefined-behaviour sanitizers
 	UBSAN_OPTIONS=print_stacktrace=1 build/test-asan
@@ -328,6 +339,7 @@ fuzz-run: fuzz ## run each fuzz target on its corpus for N seconds (10)
 	@for target in $(foreach f,$(FUZZERS),$(call fuzz_binary,$(f))); do \
 	    name=$${target#build/fuzz_}; mkdir -p build/corpus/$$name; \
 	    seeds=; if [ -d fuzz/corpus/$$name ]; then seeds=fuzz/corpus/$$name; fi; \
+	    if [ $$name = model ]; then seeds=fuzz/corpus/gguf; fi; \
 	    echo "$$target"; \
 	    $$target -max_total_time=$(or $(N),10) -rss_limit_mb=4096 -print_final_stats=0 -verbosity=0 \
 	        -artifact_prefix=build/corpus/$$name- build/corpus/$$name $$seeds; \
