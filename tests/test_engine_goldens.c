@@ -394,20 +394,6 @@ static void test_golden_qwen05(void **state) {
     golden_model(GOLDEN_QWEN05, "tests/golden/model_qwen05.bin", true);
 }
 
-/* Whether this build reads the file's tokenizer. */
-static bool golden_has_tokenizer(const char *path) {
-    dend_model_desc md;
-    dend_model *model = NULL;
-    dend_status status;
-    memset(&md, 0, sizeof md);
-    md.path = path;
-    md.vocab_only = true;
-    status = dend_model_load(&md, &model, NULL);
-    dend_model_free(model);
-    assert_true(status == DEND_OK || status == DEND_ERR_UNSUPPORTED);
-    return status == DEND_OK;
-}
-
 /* Its text for the perplexity is longer than the window of its sliding layers. */
 static void test_golden_gemma270m(void **state) {
     (void)state;
@@ -416,10 +402,6 @@ static void test_golden_gemma270m(void **state) {
         skip();
     }
     test_need_file(GOLDEN_GEMMA270M, "make models");
-    if (!golden_has_tokenizer(GOLDEN_GEMMA270M)) {
-        print_message("skipped: its tokenizer (SentencePiece) is not supported\n");
-        skip();
-    }
     golden_model(GOLDEN_GEMMA270M, "tests/golden/model_gemma270m.bin", true);
 }
 

@@ -16,7 +16,6 @@
  * or its flag; a bias may stand behind each matrix; act is SiLU or GELU. A new
  * family adds a row here, a flag where it differs in a new way, and its tensors
  * to dendp_tensor_specs; rooms that read a flag never ask for a name.
- *
  * SLIDING layers see only a window: q sees k when q - k < window.
  *
  * Rotary embedding turns pairs of a head's values by position * frequency,
