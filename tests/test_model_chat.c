@@ -299,7 +299,7 @@ static void chat_turns(void **state) {
         int32_t whole[256], turns[256], reply[16];
         dend_seq seq;
         dend_seq_info info;
-        size_t n, n_reply;
+        size_t n, n_reply = 0;
         dend_status status;
         for (i = 0; i < 5; i++) m[i] = chat_say(i % 2 ? DEND_ROLE_ASSISTANT : DEND_ROLE_USER, says[i]);
         ASSERT_STATUS(DEND_OK, dend_chat_tokenize(model, family, m, 5, DEND_CHAT_GENERATE, whole, 256, &n));
