@@ -430,7 +430,7 @@ static void test_text_vocabulary(void **state) {
     assert_non_null(mark);
     for (t = 0; t < sizeof texts / sizeof texts[0]; t++) {
         int32_t tokens[16];
-        size_t n, len = strlen(texts[t]);
+        size_t n = 0, len = strlen(texts[t]);
         ASSERT_STATUS(DEND_OK, dend_tokenize(model, texts[t], len, 0, tokens, 16, &n));
         memset(mark, 0, V * sizeof *mark);
         dendp_rules_ban(rules, tokens, (uint32_t)n, txt_mark, mark);

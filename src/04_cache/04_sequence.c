@@ -257,7 +257,7 @@ static unsigned char *dendp_cache_tile(const dendp_cache *c, uint32_t g, uint32_
 }
 
 /* Blocks that an append may take at once, in the group that has fewest. */
-static uint32_t dendp_cache_blocks_free(const dendp_cache *c) {
+static DENDP_UNUSED uint32_t dendp_cache_blocks_free(const dendp_cache *c) {
     uint32_t g, n = c->pools[0].n_free;
     for (g = 1; g < c->desc.n_groups; g++) {
         n = dendp_min_u32(n, c->pools[g].n_free);
