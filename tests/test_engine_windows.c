@@ -134,10 +134,14 @@ static void test_window_gives_up(void **state) {
             ASSERT_STATUS(DEND_OK, dend_seq_release_logits(e, seq));
             win_check(e, seq, tokens, WIN_TEXT);
             assert_int_equal(eng_info(e, seq).rewind_min, least);
-            /* saved with what is left; loaded where there is room for all of it, it goes on alike */
+            /* saved with what is left; loaded here, and where there is room for all of it, it goes on alike */
             memset(&bytes, 0, sizeof bytes);
             ASSERT_STATUS(DEND_OK, plan_save(e, seq, &bytes));
-            ASSERT_STATUS(DEND_ERR_NO_BLOCKS, plan_restore(e, &bytes, &other));
+            ASSERT_STATUS(DEND_OK, dend_seq_drop(e, fork)); /* its blocks are wanted */
+            ASSERT_STATUS(DEND_OK, plan_restore(e, &bytes, &other));
+            assert_int_equal(eng_info(e, other).rewind_min, least);
+            ASSERT_STATUS(DEND_OK, dend_seq_drop(e, seq));
+            win_check(e, other, tokens, WIN_TEXT);
             ASSERT_STATUS(DEND_OK, plan_restore(roomy, &bytes, &other));
             assert_int_equal(eng_info(roomy, other).rewind_min, least);
             win_check(roomy, other, tokens, WIN_TEXT);

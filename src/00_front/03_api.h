@@ -370,8 +370,8 @@ typedef struct dend_engine_desc {
     bool (*on_context_full)(void *user, dend_engine *engine, dend_seq seq, size_t n_tokens);
     void *context_user;
     uint32_t release_budget; /* leaves (512 tokens) released by one drop or step; 0 = 64 */
-    uint32_t n_prefixes;     /* computed prefixes that are kept for reuse at most (dend_prefix_pin); 0 = none */
-    dend_jobs jobs;          /* the caller's job system instead of own threads */
+    uint32_t n_prefixes; /* computed prefixes that are kept for reuse at most (dend_prefix_pin); 0 = none */
+    dend_jobs jobs;      /* the caller's job system instead of own threads */
     dend_allocator allocator;
     dend_log log;
     uint32_t canary_end_; /* leave zero */
@@ -380,14 +380,13 @@ typedef struct dend_engine_desc {
  * a call fails and sequences rewind to any length. With fewer, steps give up what lies behind the window: memory
  * for long texts shrinks to little more than that of the other layers, dend_seq_info.rewind_min rises with the
  * text, and appends of more tokens at once than the blocks hold beside the windows of all sequences give
- * NO_BLOCKS (dend_step between shorter appends), as do loads of saved sequences of more tokens than that. */
+ * NO_BLOCKS (dend_step between shorter appends). */
 
 /* Bytes that an engine of this description will hold. */
 typedef struct dend_plan_info {
-    uint64_t weight_bytes; /* of the model, which engines share */
-    uint64_t
-        model_bytes;   /* the same with its vocabulary: all that it keeps of what it asks its allocator for */
-    uint64_t kv_bytes; /* block pool */
+    uint64_t weight_bytes;  /* of the model, which engines share */
+    uint64_t model_bytes;   /* the same with its vocabulary: all that it keeps of its allocator's */
+    uint64_t kv_bytes;      /* block pool */
     uint64_t table_bytes;   /* block tables, records, handles */
     uint64_t scratch_bytes; /* activations, logits, threads; panels of a model that keeps the file's layout */
     uint64_t total_bytes;   /* all but the weights: exactly what create asks the allocator for */
@@ -433,8 +432,9 @@ typedef struct dend_engine_stats {
      * included. They count as in use above; what nobody else names or has pinned
      * is given up as soon as blocks are wanted. */
     uint32_t n_prefix_blocks;
-    uint64_t n_prefix_lookups, n_prefix_hits; /* appends to an empty sequence; those that took something over */
-    uint64_t n_prefix_tokens;                 /* taken over: not computed again */
+    uint64_t n_prefix_lookups,
+        n_prefix_hits;        /* appends to an empty sequence; those that took something over */
+    uint64_t n_prefix_tokens; /* taken over: not computed again */
     uint64_t n_prefix_evictions;
 } dend_engine_stats;
 DEND_API void dend_engine_get_stats(const dend_engine *engine, dend_engine_stats *out);
