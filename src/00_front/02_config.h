@@ -9,6 +9,7 @@
 /* switch: DEND_NO_THREADS  no thread pool: all work runs on the caller's thread (a job hook still works) */
 /* switch: DEND_NO_MMAP     files are read into memory, never mapped */
 /* switch: DEND_NO_SIMD     only the scalar reference kernels are compiled */
+/* switch: DEND_NO_FOLDERS  no safetensors, config.json, tokenizer.json: models are GGUF files */
 /* switch: DEND_NO_SAMPLERS sampling by temperature, top_k, top_p and min_p alone: other parameters are UNSUPPORTED */
 /* switch: DEND_NO_SERVE    without part 09: the dend_scheduler functions are declared and not defined */
 /* switch: DEND_NO_SEARCH   without part 10: the dend_search functions are declared and not defined */

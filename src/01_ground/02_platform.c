@@ -644,7 +644,7 @@ static void dendp_file_close(dendp_file *file) {
 }
 
 /* Whether there is something at a path that can be opened. */
-static bool dendp_path_exists(const char *path) {
+static DENDP_UNUSED bool dendp_path_exists(const char *path) {
 #if DENDP_POSIX
     struct stat st;
     return stat(path, &st) == 0;
@@ -658,7 +658,7 @@ static bool dendp_path_exists(const char *path) {
 }
 
 /* Whether a path is that of a folder. Elsewhere than on POSIX: of one with a config.json, and no file. */
-static bool dendp_path_is_folder(const char *path) {
+static DENDP_UNUSED bool dendp_path_is_folder(const char *path) {
 #if DENDP_POSIX
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);

@@ -37,6 +37,7 @@
  * Errors name the offset of the byte that is wrong, counted from `base`.
  * Cost: O(n) for the whole text, and O(1) memory.
  * ======================================================================== */
+#ifndef DEND_NO_FOLDERS
 
 #define DENDP_JSON_MAX_DEPTH 64u
 
@@ -745,3 +746,5 @@ static dend_status dendp_json_text(const dendp_json *j, dendp_chain *chain, cons
     *out = s;
     return DEND_OK;
 }
+
+#endif /* DEND_NO_FOLDERS */

@@ -31,6 +31,7 @@
  * The head is read twice, once to count; records and names live in the chain
  * of the catalogue. Cost: O(head bytes + n log n) for n tensors.
  * ======================================================================== */
+#ifndef DEND_NO_FOLDERS
 
 #define DENDP_ST_MAX_HEAD 100000000u
 #define DENDP_ST_MAX_NAME 256u
@@ -362,3 +363,5 @@ static dend_status dendp_st_open(dendp_gguf *g, const dendp_file *file, uint32_t
     *n_out = n;
     return status;
 }
+
+#endif /* DEND_NO_FOLDERS */

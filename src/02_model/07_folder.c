@@ -23,6 +23,7 @@
  * text (at most 1 MB) again, and one that stands there twice is refused.
  * Offsets in errors count in the file that dend_error.file names.
  * ======================================================================== */
+#ifndef DEND_NO_FOLDERS
 
 #define DENDP_HF_MAX_CONFIG (1u << 20)
 #define DENDP_HF_MAX_INDEX (64u << 20)
@@ -426,3 +427,5 @@ static dend_status dendp_folder_put_text(dendp_folder *f, const char *arch, cons
     kv->str_len = len;
     return DEND_OK;
 }
+
+#endif /* DEND_NO_FOLDERS */

@@ -23,6 +23,7 @@
  * is taken, as the text model that it contains.
  * Cost: a pass over config.json for each key, about 80.
  * ======================================================================== */
+#ifndef DEND_NO_FOLDERS
 
 #define DENDP_HF_MOE "mixture-of-experts models are not supported"
 #define DENDP_HF_MLA "multi-head latent attention is not supported"
@@ -663,3 +664,5 @@ static dend_status dendp_folder_read_config(dendp_folder *f, dend_error *err) {
     g->kv_order = dendp_gguf_sorted(g, g->n_kvs, dendp_gguf_compare_keys, g->kvs);
     return g->kv_order ? DEND_OK : dendp_folder_no_memory(err);
 }
+
+#endif /* DEND_NO_FOLDERS */

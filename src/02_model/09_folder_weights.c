@@ -26,6 +26,7 @@
  * The catalogue then owns all files; dendp_gguf_close releases everything.
  * Cost: O(bytes of heads and index + n log n) for n tensors.
  * ======================================================================== */
+#ifndef DEND_NO_FOLDERS
 
 /* The tensors of all files, before translation. */
 typedef struct dendp_hf_weights {
@@ -555,3 +556,5 @@ static dend_status dendp_folder_open(dendp_folder *f, dendp_gguf *g, const dend_
 static void dendp_folder_close(dendp_folder *f) {
     dendp_file_close(&f->config);
 }
+
+#endif /* DEND_NO_FOLDERS */

@@ -37,6 +37,7 @@
  * and 24 bytes for each token. Ids must be dense, but for 65,536 holes.
  * Errors name the offset in the file at fault.
  * ======================================================================== */
+#ifndef DEND_NO_FOLDERS
 
 /* Texts of the JSON files of a model's folder; all but the first may be NULL. */
 typedef struct dendp_tok_json_files {
@@ -827,3 +828,5 @@ exit:
     dendp_free(a, f, sizeof *f);
     return status;
 }
+
+#endif /* DEND_NO_FOLDERS */

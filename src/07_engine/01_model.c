@@ -446,6 +446,7 @@ static void dendp_model_log(const dend_model *m, const dend_log *log, uint64_t n
     }
 }
 
+#ifndef DEND_NO_FOLDERS
 /* A file beside tokenizer.json. */
 typedef struct dendp_model_text_file {
     const char *name;
@@ -547,10 +548,10 @@ static dend_status dendp_model_folder_tokenizer(dend_model *m, dendp_folder *f, 
     }
     return status;
 }
+#endif
 
 /* The catalogue of a description, and the tokenizer where there is one. */
 static dend_status dendp_model_open(dend_model *m, dendp_gguf *g, const dend_model_desc *d, dend_error *err) {
-    dendp_folder folder;
     dend_status status = dendp_model_desc_check(d, err);
     if (status != DEND_OK) {
         return status;
@@ -567,19 +568,27 @@ static dend_status dendp_model_open(dend_model *m, dendp_gguf *g, const dend_mod
     if ((d->config_json_size && !d->config_json) || (d->tokenizer_json_size && !d->tokenizer_json)) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "a size without its text", 0);
     }
+#ifndef DEND_NO_FOLDERS
     if (dendp_folder_is(d)) {
+        dendp_folder folder;
         status = dendp_folder_open(&folder, g, d, err);
         if (status == DEND_OK) {
             status = dendp_model_folder_tokenizer(m, &folder, err);
             dendp_folder_close(&folder);
         }
-    } else {
-        status = dendp_gguf_open(g, d, err);
-        if (status == DEND_OK && (d->vocab_only || dendp_gguf_find(g, "tokenizer.ggml.model"))) {
-            status = dendp_tokenizer_load(&m->tokenizer, g, &m->allocator, err);
-            m->has_tokenizer = status == DEND_OK;
-            dendp_model_load_chat(m, g);
-        }
+        return status;
+    }
+#else
+    if (d->config_json) {
+        return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED,
+                          "safetensors are left out of this build (DEND_NO_FOLDERS)", 0);
+    }
+#endif
+    status = dendp_gguf_open(g, d, err);
+    if (status == DEND_OK && (d->vocab_only || dendp_gguf_find(g, "tokenizer.ggml.model"))) {
+        status = dendp_tokenizer_load(&m->tokenizer, g, &m->allocator, err);
+        m->has_tokenizer = status == DEND_OK;
+        dendp_model_load_chat(m, g);
     }
     return status;
 }

@@ -388,8 +388,8 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
 
 /* What all descriptions begin with that are of an engine's user: canaries, the engine, and an allocator, which is the
  * engine's unless one is given. */
-static DENDP_UNUSED dend_status dendp_user_resolve(const dend_engine *engine, uint32_t canaries, dend_allocator *allocator,
-                                      dend_error *err) {
+static DENDP_UNUSED dend_status dendp_user_resolve(const dend_engine *engine, uint32_t canaries,
+                                                   dend_allocator *allocator, dend_error *err) {
     if (canaries) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "canary set: the description is not initialised", 0);
     }
@@ -531,8 +531,8 @@ static dend_status dendp_engine_append(dend_engine *e, dend_seq seq, dendp_slot 
     float bits;
     bool counts = dendp_sampling_counts(&e->sampling, &e->cache, seq, slot, tokens[0], &bits);
     uint32_t pos = e->cache.records[slot->record].len;
-    dend_status status = counts && e->sampling.n_free == 0 ? DEND_ERR_NO_BLOCKS
-                                                           : dendp_seq_put(e, slot, tokens, n);
+    dend_status status =
+        counts && e->sampling.n_free == 0 ? DEND_ERR_NO_BLOCKS : dendp_seq_put(e, slot, tokens, n);
     if (status == DEND_OK && counts) {
         dendp_sampling_count(&e->sampling, &e->cache, slot, pos, bits);
     }

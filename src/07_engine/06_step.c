@@ -37,6 +37,18 @@ static uint64_t dendp_deadline(uint64_t budget_us) {
     return budget_us && budget_us < UINT64_MAX / 4000u ? dendp_now_ns() + budget_us * 1000u : 0;
 }
 
+#define DENDP_FINE_PRODUCTS                                                                                  \
+    (8u << 20) /* multiply-adds of a task that may not be late by much: 100 us of a slow core */
+
+/* Rows of prompts in a batch that runs in slices: few enough that a panel of the widest matrix, times all rows, is a
+ * short task. */
+static uint32_t dendp_step_fine_rows(const dend_engine *e) {
+    const dendp_config *c = &e->model->config;
+    uint32_t widest = dendp_max_u32(dendp_max_u32(c->n_embd, c->n_ff), c->n_heads * c->head_dim);
+    uint32_t n = DENDP_FINE_PRODUCTS / DENDP_LANES / widest / DENDP_TILE_ROWS * DENDP_TILE_ROWS;
+    return dendp_min_u32(e->desc.n_batch, dendp_max_u32(n, DENDP_TILE_ROWS));
+}
+
 /* -- gather ----------------------------------------------------------------------- */
 
 /* Adds up to `most` waiting rows of a record to the batch, once a batch. Tokens
@@ -84,10 +96,13 @@ static bool dendp_step_take(dend_engine *e, uint32_t id, uint32_t most, uint32_t
 }
 
 /* Fills e->rows from the queue; *starved when a record only lacks a logits row. */
-static uint32_t dendp_step_gather(dend_engine *e, bool *starved) {
+static uint32_t dendp_step_gather(dend_engine *e, bool fine, bool *starved) {
     dendp_cache *c = &e->cache;
     uint32_t id, next, n = 0, pass, T = e->desc.n_batch;
     for (pass = 0; pass < 2; pass++) { /* single tokens first, then prompts */
+        if (pass == 1 && fine) {
+            T = dendp_max_u32(dendp_step_fine_rows(e), dendp_min_u32(T, n));
+        }
         for (id = c->first_waiting; id != DENDP_NONE && n < T; id = next) {
             dendp_record *r = &c->records[id];
             bool single = r->len - r->n_ready <= 1;
@@ -242,7 +257,7 @@ static dend_status dendp_step_run(dend_engine *e, uint64_t deadline_ns) {
             return dendp_step_unless_cancelled(e, DEND_ERR_CANCELLED);
         }
         if (e->flight.n == 0) {
-            n = dendp_step_gather(e, &starved);
+            n = dendp_step_gather(e, deadline_ns != 0, &starved);
             if (n == 0) {
                 return starved ? DEND_ERR_NO_LOGITS : DEND_OK;
             }

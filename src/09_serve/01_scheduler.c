@@ -729,6 +729,7 @@ static uint32_t dendp_serve_rows(const dend_scheduler *s, uint64_t deadline_ns) 
         return most;
     }
     n = now < deadline_ns ? dendp_pace_rows(&s->pace, deadline_ns - now, most) : 0;
+    n = dendp_min_u32(n, dendp_step_fine_rows(s->engine));
     return dendp_min_u32(most, dendp_max_u32(n, s->n_live + DENDP_SERVE_FIRST_ROWS));
 }
 
