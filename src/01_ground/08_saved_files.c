@@ -14,15 +14,8 @@
  * Both use stdio, and so a buffer that the C library allocates.
  * ======================================================================== */
 
-#if defined(_WIN32)
-#ifndef WIN32_LEAN_AND_MEAN
-#define WIN32_LEAN_AND_MEAN
-#endif
-#ifndef NOMINMAX
-#define NOMINMAX
-#endif
+#if DENDP_WINDOWS
 #include <io.h>
-#include <windows.h>
 #endif
 
 #define DENDP_PATH_MAX 4096u

@@ -481,12 +481,7 @@ static uint64_t dendp_gguf_kv_where(const dendp_gguf_kv *kv) {
 /* Where the look-ups below find something, they set *out; else they leave it,
  * so that a default put there before survives. */
 
-/* Any integer type whose value fits. */
-static dendp_found dendp_gguf_u32(const dendp_gguf *g, const char *key, uint32_t *out) {
-    const dendp_gguf_kv *kv = dendp_gguf_find(g, key);
-    if (!kv) {
-        return DENDP_ABSENT;
-    }
+static bool dendp_gguf_is_integer(const dendp_gguf_kv *kv) {
     switch (kv->type) {
     case DENDP_GGUF_U8:
     case DENDP_GGUF_I8:
@@ -496,14 +491,24 @@ static dendp_found dendp_gguf_u32(const dendp_gguf *g, const char *key, uint32_t
     case DENDP_GGUF_I32:
     case DENDP_GGUF_U64:
     case DENDP_GGUF_I64:
-        if (kv->bits > UINT32_MAX) { /* a negative number is sign-extended and fails here as well */
-            return DENDP_WRONG_TYPE;
-        }
-        *out = (uint32_t)kv->bits;
-        return DENDP_FOUND;
+        return true;
     default:
+        return false;
+    }
+}
+
+/* Any integer type whose value fits. */
+static dendp_found dendp_gguf_u32(const dendp_gguf *g, const char *key, uint32_t *out) {
+    const dendp_gguf_kv *kv = dendp_gguf_find(g, key);
+    if (!kv) {
+        return DENDP_ABSENT;
+    }
+    if (!dendp_gguf_is_integer(kv) ||
+        kv->bits > UINT32_MAX) { /* a negative number is sign-extended, and fails here too */
         return DENDP_WRONG_TYPE;
     }
+    *out = (uint32_t)kv->bits;
+    return DENDP_FOUND;
 }
 
 /* A finite f32, or an f64 that a finite f32 can stand for. */

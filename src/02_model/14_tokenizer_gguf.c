@@ -241,17 +241,7 @@ static dend_status dendp_tok_gguf_id(const dendp_tok_source *src, const dendp_gg
             *out = (int32_t)otherwise;
         return DEND_OK;
     }
-    switch (kv->type) {
-    case DENDP_GGUF_U8:
-    case DENDP_GGUF_I8:
-    case DENDP_GGUF_U16:
-    case DENDP_GGUF_I16:
-    case DENDP_GGUF_U32:
-    case DENDP_GGUF_I32:
-    case DENDP_GGUF_U64:
-    case DENDP_GGUF_I64:
-        break;
-    default:
+    if (!dendp_gguf_is_integer(kv)) {
         return DENDP_FAIL(err, DEND_ERR_FORMAT, "special token's id is no integer", kv->offset);
     }
     if (kv->bits == UINT64_MAX || (kv->type == DENDP_GGUF_U32 && kv->bits == UINT32_MAX)) return DEND_OK;

@@ -124,6 +124,8 @@ static uint32_t dendp_cpu_chunk(const dendp_cpu *cpu, uint32_t n_rows) {
     return dendp_max_u32(1, dendp_min_u32(16, n_rows / (2 * cpu->pool->n_threads)));
 }
 
+typedef void (*dendp_gate)(const float *gate, const float *up, uint32_t n, float *y);
+
 /* The arguments of a row-wise operation; each task handles `chunk` rows. */
 typedef struct dendp_cpu_rows {
     const dendp_cpu *cpu;
@@ -132,6 +134,7 @@ typedef struct dendp_cpu_rows {
     const dendp_overlay *overlay;
     const dendp_row *rows;
     const dendp_panels *panels;
+    dendp_gate gate;
     const float *x, *x2, *w;
     float *y;
     size_t ldx, ldy;
@@ -221,40 +224,35 @@ static bool dendp_cpu_norm(void *self, const float *x, const float *w, float eps
     return dendp_cpu_run_rows((dendp_cpu *)self, &a, n_rows, dendp_cpu_norm_task);
 }
 
-static void dendp_cpu_silu_task(void *ctx, uint32_t index) {
+static void dendp_cpu_gate_task(void *ctx, uint32_t index) {
     const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
     uint32_t r;
     for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
         const float *gate = a->x + (size_t)r * 2 * a->n;
-        a->cpu->ops->silu_mul(gate, gate + a->n, a->n, a->y + (size_t)r * a->n);
+        a->gate(gate, gate + a->n, a->n, a->y + (size_t)r * a->n);
     }
+}
+
+/* y = gate(the first half of a row) * the second. */
+static bool dendp_cpu_gate(dendp_cpu *cpu, dendp_gate gate, const float *gate_up, uint32_t n, uint32_t n_ff,
+                           float *y) {
+    dendp_cpu_rows a;
+    memset(&a, 0, sizeof a);
+    a.gate = gate;
+    a.x = gate_up;
+    a.n = n_ff;
+    a.y = y;
+    return dendp_cpu_run_rows(cpu, &a, n, dendp_cpu_gate_task);
 }
 
 static bool dendp_cpu_silu_mul(void *self, const float *gate_up, uint32_t n, uint32_t n_ff, float *y) {
-    dendp_cpu_rows a;
-    memset(&a, 0, sizeof a);
-    a.x = gate_up;
-    a.n = n_ff;
-    a.y = y;
-    return dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_silu_task);
-}
-
-static void dendp_cpu_gelu_task(void *ctx, uint32_t index) {
-    const dendp_cpu_rows *a = (const dendp_cpu_rows *)ctx;
-    uint32_t r;
-    for (r = index * a->chunk; r < dendp_cpu_rows_end(a, index); r++) {
-        const float *gate = a->x + (size_t)r * 2 * a->n;
-        a->cpu->ops->gelu_mul(gate, gate + a->n, a->n, a->y + (size_t)r * a->n);
-    }
+    dendp_cpu *cpu = (dendp_cpu *)self;
+    return dendp_cpu_gate(cpu, cpu->ops->silu_mul, gate_up, n, n_ff, y);
 }
 
 static bool dendp_cpu_gelu_mul(void *self, const float *gate_up, uint32_t n, uint32_t n_ff, float *y) {
-    dendp_cpu_rows a;
-    memset(&a, 0, sizeof a);
-    a.x = gate_up;
-    a.n = n_ff;
-    a.y = y;
-    return dendp_cpu_run_rows((dendp_cpu *)self, &a, n, dendp_cpu_gelu_task);
+    dendp_cpu *cpu = (dendp_cpu *)self;
+    return dendp_cpu_gate(cpu, cpu->ops->gelu_mul, gate_up, n, n_ff, y);
 }
 
 static void dendp_cpu_add_task(void *ctx, uint32_t index) {
