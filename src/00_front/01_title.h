@@ -2,7 +2,7 @@
  * >>00.01 DENDRITE: tree-structured LLM inference in one C header
  * ==========================================================================
  *
- * WHAT   dendrite loads a language model (GGUF) and explores many
+ * WHAT   dendrite loads a language model (GGUF, safetensors) and explores many
  *        continuations of one context as cheaply as one. A sequence forks in
  *        constant time, because its KV cache is a copy-on-write paged table.
  *
@@ -32,7 +32,8 @@
  * PROMISES   The library never prints, aborts, exits, or keeps mutable
  *        globals. A failed call leaves everything as it was. A zeroed
  *        description means defaults. After dend_engine_create, decoding,
- *        forking, dropping and rewinding allocate nothing.
+ *        forking, dropping and rewinding allocate nothing. A step ends near
+ *        its time, wherever in a forward pass it is; the next one goes on.
  *
  * READ   The implementation below is a book. Its rooms stand in the order in
  *        which they depend on one another: each calls only rooms above it.
@@ -50,7 +51,10 @@
  *        block      P positions of all heads of all layers of a layer group
  *        block table the persistent array that maps positions to blocks
  *        row        one token of one sequence on its way through the model
+ *        batch      the rows of one forward pass; it may be under way for several steps
  *        panel      16 output rows of a weight matrix, laid out for the kernels
  *        token tree draft tokens of one sequence, each with a parent
+ *        prefix     a computed beginning of a text, kept for sequences that begin alike
+ *        session    saved sequences, with what they share
  *        search     a tree of steps of text, grown by a method; a node is one step
  * ======================================================================== */
