@@ -4,6 +4,7 @@
  *     build/serve [model.gguf] [milliseconds a frame]
  */
 #include <stdio.h>
+#include <string.h>
 #include <stdlib.h>
 
 #include "dendrite.h"
@@ -32,8 +33,10 @@ static bool on_token(void *user_data, dend_request_id id, int32_t token) {
 
 static dend_status submit(dend_engine *engine, dend_scheduler *scheduler, agent *a) {
     char prompt[512];
-    dend_request request = {{0, 0}, {0, 0, 0, 0, 0}, 0, 0, 0, 0, NULL, NULL};
-    dend_status status = dend_seq_create(engine, &request.seq);
+    dend_request request;
+    dend_status status;
+    memset(&request, 0, sizeof request);
+    status = dend_seq_create(engine, &request.seq);
     snprintf(prompt, sizeof prompt, "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n", a->line);
     if (status == DEND_OK) status = dend_seq_append_text(engine, request.seq, prompt, (size_t)-1, 0);
     request.params.temperature = 0.7f;
