@@ -348,6 +348,12 @@ static bool manners_on_full(void *user, dend_engine *engine, dend_seq seq, size_
         return true;
     case 2:
         return true; /* without having made room */
+    case 4:          /* with a text of its own, and one that does not fit either */
+        ASSERT_STATUS(DEND_OK, dend_seq_rewind(engine, seq, 5));
+        ASSERT_STATUS(DEND_OK, dend_seq_append_text(engine, seq, "zzz", 3, 0));
+        ASSERT_STATUS(DEND_ERR_CONTEXT_FULL,
+                      dend_seq_append_text(engine, seq, "0123456789012345678901234567890123456789", 40, 0));
+        return true;
     default:
         ASSERT_STATUS(DEND_OK, dend_seq_drop(engine, seq));
         return true;
@@ -388,6 +394,28 @@ static void test_manners_callback(void **state) {
     ASSERT_STATUS(DEND_OK, dend_next(e, seq, NULL, &token)); /* by way of the callback, too */
     assert_int_equal(eng_info(e, seq).len_tokens, 11);
     ASSERT_STATUS(DEND_OK, dend_seq_append(e, seq, tokens, 29));
+    f.what = 4;
+    f.n_calls = 0;
+    ASSERT_STATUS(DEND_OK, dend_seq_append_text(e, seq, "abc", 3, 0));
+    assert_int_equal(f.n_calls, 1);
+    {
+        int32_t want[16], have[16];
+        size_t n_z, n_abc;
+        ASSERT_STATUS(DEND_OK, dend_tokenize(model, "zzz", 3, 0, want, 8, &n_z));
+        ASSERT_STATUS(DEND_OK, dend_tokenize(model, "abc", 3, 0, want + n_z, 8, &n_abc));
+        assert_int_equal(eng_info(e, seq).len_tokens, 5 + n_z + n_abc);
+        ASSERT_STATUS(DEND_OK, dend_seq_tokens(e, seq, 5, (uint32_t)(n_z + n_abc), have));
+        assert_memory_equal(have, want, (n_z + n_abc) * sizeof want[0]);
+    }
+    ASSERT_STATUS(DEND_OK, dend_seq_append(e, seq, tokens, 40 - eng_info(e, seq).len_tokens));
+    f.n_calls = 0;
+    {
+        int32_t many[41];
+        memset(many, 0, sizeof many);
+        ASSERT_STATUS(DEND_ERR_CONTEXT_FULL,
+                      dend_seq_append(e, seq, many, 41)); /* no room can be made for so many */
+    }
+    assert_int_equal(f.n_calls, 0);
     f.what = 3;
     ASSERT_STATUS(DEND_ERR_STALE, dend_seq_append(e, seq, tokens, 1));
     eng_all_free(e);

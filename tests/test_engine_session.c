@@ -144,6 +144,41 @@ static void test_session_prefix_twins(void **state) {
     }
 }
 
+/* A sequence that is dropped while a batch computes its last token leaves what it has. */
+static void test_session_prefix_under_way(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F32);
+    dend_engine_desc d = eng_desc(model);
+    int32_t tokens[100];
+    dend_engine *e;
+    dend_seq seq;
+    test_rng rng;
+    uint32_t i, known;
+    (void)state;
+    rng.state = 8;
+    eng_tokens(&rng, tokens, 100);
+    d.n_ctx = 128;
+    d.n_prefixes = 4;
+    e = eng_open(&d);
+    seq = eng_with(e, tokens, 40);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    for (i = 40; i < 65; i++) { /* one token after the other: no prompt */
+        ASSERT_STATUS(DEND_OK, dend_seq_append(e, seq, &tokens[i], 1));
+        if (i < 64) {
+            ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+        }
+    }
+    ASSERT_STATUS(DEND_PENDING, dendp_step_run(e, 1));
+    assert_true(e->flight.n > 0);
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, seq));
+    ASSERT_STATUS(DEND_OK, dend_prefix_lookup(e, tokens, 100, &known));
+    assert_int_equal(known, 64);
+    ASSERT_STATUS(DEND_OK, dend_step(e, 0));
+    ASSERT_STATUS(DEND_OK, dend_prefix_clear(e));
+    eng_all_free(e);
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
 /* A prompt of 2,048 tokens that was seen before costs no prefill beyond its last
  * partial block, while its sequence lives and after; chats pay for what is new. */
 static void test_session_prefix_rows(void **state) {
@@ -659,8 +694,8 @@ static void test_session_files(void **state) {
 }
 
 static const struct CMUnitTest tests_engine_session[] = {
-    cmocka_unit_test(test_session_prefix_twins), cmocka_unit_test(test_session_prefix_rows),
-    cmocka_unit_test(test_session_prefix_calls), cmocka_unit_test(test_session_rounds),
-    cmocka_unit_test(test_session_sharing),      cmocka_unit_test(test_session_refused),
-    cmocka_unit_test(test_session_files),
+    cmocka_unit_test(test_session_prefix_twins),     cmocka_unit_test(test_session_prefix_rows),
+    cmocka_unit_test(test_session_prefix_under_way), cmocka_unit_test(test_session_prefix_calls),
+    cmocka_unit_test(test_session_rounds),           cmocka_unit_test(test_session_sharing),
+    cmocka_unit_test(test_session_refused),          cmocka_unit_test(test_session_files),
 };

@@ -1364,15 +1364,97 @@ static void test_serve_info(void **state) {
     dend_model_free(model);
 }
 
+/* -- a callback of the engine's that meddles ----------------------------------------- */
+
+typedef struct srv_full {
+    dend_scheduler *s;
+    dend_request_id id;
+    uint32_t what, n_calls;
+} srv_full;
+
+static bool srv_on_full(void *user, dend_engine *engine, dend_seq seq, size_t n_tokens) {
+    srv_full *f = (srv_full *)user;
+    (void)n_tokens;
+    f->n_calls++;
+    ASSERT_STATUS(DEND_OK, dend_scheduler_cancel(f->s, f->id));
+    if (f->what / 2 % 2) { /* and another request in its place */
+        dend_request r = srv_request(seq, 3);
+        ASSERT_STATUS(DEND_OK, dend_scheduler_collect(f->s, f->id));
+        ASSERT_STATUS(DEND_OK, dend_seq_rewind(engine, seq, 4));
+        f->id = srv_submit(f->s, &r);
+    }
+    return f->what % 2 != 0;
+}
+
+/* A request that ends while its own token finds the context full. */
+static void test_serve_context_full(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F16);
+    uint32_t what;
+    (void)state;
+    for (what = 0; what < 4; what++) {
+        dend_engine_desc ed = eng_desc(model);
+        dend_engine *e;
+        dend_request r;
+        srv_full f;
+        int32_t tokens[30];
+        test_rng rng;
+        dend_seq seq;
+        memset(&f, 0, sizeof f);
+        rng.state = 91;
+        eng_tokens(&rng, tokens, 30);
+        ed.n_ctx = 32;
+        ed.context_policy = DEND_CONTEXT_CALLBACK;
+        ed.on_context_full = srv_on_full;
+        ed.context_user = &f;
+        e = eng_open(&ed);
+        f.s = srv_open(e, 4, 1);
+        f.what = what;
+        seq = eng_with(e, tokens, 30);
+        r = srv_request(seq, 0);
+        r.params.temperature = 3.0f;
+        f.id = srv_submit(f.s, &r);
+        ASSERT_STATUS(DEND_OK, dend_scheduler_step(f.s, 0));
+        srv_walk(f.s);
+        if (f.n_calls == 0) { /* the model has ended it before */
+            assert_int_equal(srv_info(f.s, f.id).status, DEND_END);
+        } else if (what < 2) {
+            assert_int_equal(srv_info(f.s, f.id).status, DEND_ERR_CANCELLED);
+        } else {
+            assert_int_equal(srv_info(f.s, f.id).state, DEND_REQUEST_DONE);
+        }
+        ASSERT_STATUS(DEND_OK, dend_scheduler_collect(f.s, f.id));
+        dend_scheduler_free(f.s);
+        eng_all_free(e);
+        dend_engine_free(e);
+    }
+    dend_model_free(model);
+}
+
+/* A cancel with nothing to do is told all the same, once. */
+static void test_serve_cancel(void **state) {
+    dend_model *model = eng_load(ENG_LLAMA_F16);
+    dend_engine_desc ed = eng_desc(model);
+    dend_engine *e = eng_open(&ed);
+    dend_scheduler *s = srv_open(e, 4, 1);
+    (void)state;
+    dend_cancel(e);
+    ASSERT_STATUS(DEND_ERR_CANCELLED, dend_scheduler_step(s, 0));
+    ASSERT_STATUS(DEND_OK, dend_scheduler_step(s, 0));
+    dend_scheduler_free(s);
+    dend_engine_free(e);
+    dend_model_free(model);
+}
+
 static const struct CMUnitTest tests_serve_scheduler[] = {
-    cmocka_unit_test(test_serve_alone),       cmocka_unit_test(test_serve_desc),
-    cmocka_unit_test(test_serve_memory),      cmocka_unit_test(test_serve_handles),
-    cmocka_unit_test(test_serve_stale),       cmocka_unit_test(test_serve_callbacks),
-    cmocka_unit_test(test_serve_logits),      cmocka_unit_test(test_serve_forks),
-    cmocka_unit_test(test_serve_blocks),      cmocka_unit_test(test_serve_meddling),
-    cmocka_unit_test(test_serve_held_stream), cmocka_unit_test(test_serve_priority),
-    cmocka_unit_test(test_serve_aging),       cmocka_unit_test(test_serve_patience),
-    cmocka_unit_test(test_serve_chunks),      cmocka_unit_test(test_serve_pace),
-    cmocka_unit_test(test_serve_deadline),    cmocka_unit_test(test_serve_quota),
+    cmocka_unit_test(test_serve_context_full), cmocka_unit_test(test_serve_cancel),
+    cmocka_unit_test(test_serve_alone),        cmocka_unit_test(test_serve_desc),
+    cmocka_unit_test(test_serve_memory),       cmocka_unit_test(test_serve_handles),
+    cmocka_unit_test(test_serve_stale),        cmocka_unit_test(test_serve_callbacks),
+    cmocka_unit_test(test_serve_logits),       cmocka_unit_test(test_serve_forks),
+    cmocka_unit_test(test_serve_blocks),       cmocka_unit_test(test_serve_meddling),
+    cmocka_unit_test(test_serve_held_stream),  cmocka_unit_test(test_serve_priority),
+    cmocka_unit_test(test_serve_aging),        cmocka_unit_test(test_serve_patience),
+    cmocka_unit_test(test_serve_chunks),       cmocka_unit_test(test_serve_pace),
+    cmocka_unit_test(test_serve_deadline),     cmocka_unit_test(test_serve_quota),
     cmocka_unit_test(test_serve_info),
 };

@@ -341,7 +341,10 @@ typedef enum dend_context_policy {
      * of it but the sinks is computed again by the next step: a prompt of n_ctx / 2
      * tokens, once in n_ctx / 2 tokens. The sequence gets a new random stream, a
      * function of the old one, and mirostat's control begins anew. (Sinks: Xiao et al., arXiv 2309.17453; here without
-     * its cache, hence exact: the logits are those of the shorter text.) */
+     * its cache, hence exact: the logits are those of the shorter text.) The old
+     * blocks stay until the new ones are there: it needs n_blocks for half a context
+     * more than the sequences themselves take, or gives NO_BLOCKS. A search does not
+     * slide: its nodes end where the context does. */
     DEND_CONTEXT_SLIDE,
     DEND_CONTEXT_CALLBACK /* on_context_full makes room */
 } dend_context_policy;
@@ -366,7 +369,9 @@ typedef struct dend_engine_desc {
     uint32_t n_sink; /* of SLIDE; 0 = 4; below n_ctx / 2 */
     /* Of CALLBACK: called by dend_seq_append and what appends with it, with the
      * number of tokens that do not fit; it may do anything with this and other
-     * sequences, but step. True = try again, once. */
+     * sequences and requests, but step. An append of its own that does not fit
+     * gives CONTEXT_FULL. True = try again, once. Not asked for more tokens than
+     * n_ctx, nor by a search, whose nodes end there. */
     bool (*on_context_full)(void *user, dend_engine *engine, dend_seq seq, size_t n_tokens);
     void *context_user;
     uint32_t release_budget; /* leaves (512 tokens) released by one drop or step; 0 = 64 */
@@ -857,10 +862,10 @@ typedef struct dend_request {
     dend_seq seq;              /* holds the prompt, at least one token */
     dend_sample_params params; /* copied when submitted; what it points to must live until the request ends.
                                   Stop strings of its rules end the request. */
-    uint32_t max_tokens;       /* 0 = until the end, or until the context is full */
-    int32_t priority;          /* -100 to 100, higher first */
-    uint32_t user;             /* account, below n_users */
-    uint64_t deadline_us;      /* microseconds after submission; 0 = none */
+    uint32_t max_tokens;  /* 0 = until the model ends it, or the context is full (where it slides: never) */
+    int32_t priority;     /* -100 to 100, higher first */
+    uint32_t user;        /* account, below n_users */
+    uint64_t deadline_us; /* microseconds after submission; 0 = none */
     /* Called for each token, once appended; false ends the request with DEND_OK.
      * It may call anything but dend_scheduler_step and the two free functions. */
     bool (*on_token)(void *user_data, dend_request_id id, int32_t token);

@@ -249,9 +249,14 @@ static uint32_t dendp_tok_find(const dendp_tokenizer *t, const char *s, size_t n
     return dendp_tok_find2(t, s, n, s, 0);
 }
 
+/* Where the search for a pair begins. */
+static uint32_t dendp_tok_merge_home(const dendp_tokenizer *t, uint32_t left, uint32_t right) {
+    return (uint32_t)(((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u >> t->merge_shift);
+}
+
 /* The slot of a pair; its rank is NONE where the pair is not known. */
 static dendp_merge *dendp_tok_merge(const dendp_tokenizer *t, uint32_t left, uint32_t right) {
-    uint32_t slot = (uint32_t)(((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u >> t->merge_shift);
+    uint32_t slot = dendp_tok_merge_home(t, left, right);
     for (;; slot++) {
         dendp_merge *m = &t->merges[slot &= t->merge_mask];
         if ((m->left == left && m->right == right) || m->rank == DENDP_TOK_NONE) return m;
@@ -508,6 +513,7 @@ static void dendp_tok_load_bytes(dendp_tokenizer *t) {
 static dend_status dendp_tok_load_merges(dendp_tokenizer *t, dendp_tok_source *src, dend_error *err) {
     dend_status status = DEND_OK;
     uint32_t rank, id;
+    uint64_t probes = 0; /* a file that means harm can make all pairs stand in one row: then it is refused */
     dendp_tok_pair p;
     for (rank = 0; rank < src->n_merges && src->next_merge(src, &p, &status, err); rank++) {
         uint32_t left = DENDP_TOK_NONE, right = DENDP_TOK_NONE, made = DENDP_TOK_NONE;
@@ -528,6 +534,10 @@ static dend_status dendp_tok_load_merges(dendp_tokenizer *t, dendp_tok_source *s
         }
         if (t->flags[left] & t->flags[right] & t->flags[made] & DENDP_TOK_PLAIN) {
             dendp_merge *m = dendp_tok_merge(t, left, right);
+            probes += ((uint32_t)(m - t->merges) - dendp_tok_merge_home(t, left, right)) & t->merge_mask;
+            if (probes > (1u << 20) + 64 * src->n_merges) {
+                return DENDP_FAIL(err, DEND_ERR_FORMAT, "merges are made to collide", p.where);
+            }
             if (m->rank == DENDP_TOK_NONE) {
                 m->left = left;
                 m->right = right;

@@ -641,7 +641,7 @@ static void dendp_prefix_committed(dendp_prefix_tree *t, uint32_t record) {
 /* To be called before a sequence is dropped. */
 static void dendp_prefix_dropping(dendp_prefix_tree *t, const dendp_slot *slot) {
     const dendp_record *r = &t->cache->records[slot->record];
-    if (slot->reuse && r->count == 1) {
+    if (slot->reuse && r->count - (r->held ? 1u : 0u) == 1) {
         (void)dendp_prefix_list(t, slot->record, r->n_ready, false);
     }
 }

@@ -34,9 +34,11 @@ struct dend_engine {
 #ifndef DEND_NO_SAMPLERS
     dendp_sampling sampling;
 #endif
-    int32_t *text_tokens;  /* [n_ctx] scratch of append_text */
-    int32_t *slide_tokens; /* [n_ctx] what stays of a sequence that slides; NULL with another policy */
-    uint64_t n_rows;       /* rows computed since creation */
+    int32_t *text_tokens; /* [n_ctx] scratch of append_text */
+    int32_t
+        *slide_tokens; /* [n_ctx] what stays of a sequence that slides, or text that waits for a callback */
+    bool asking;       /* on_context_full is being called */
+    uint64_t n_rows;   /* rows computed since creation */
     dendp_flight flight;
     /* the last dend_tree_eval */
     float *tree_logits; /* [n_tree_rows][V] */
@@ -228,7 +230,7 @@ static void dendp_engine_carve(dend_engine *e, const dend_engine_desc *d, dendp_
 #endif
     e->text_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
     dendp_snapshot_carve(&e->snapshot, &e->cache, carver);
-    if (d->context_policy == DEND_CONTEXT_SLIDE) {
+    if (d->context_policy != DEND_CONTEXT_STATUS) {
         e->slide_tokens = (int32_t *)dendp_carve(carver, d->n_ctx, sizeof(int32_t));
     }
     e->tree_logits = (float *)dendp_carve(carver, d->n_tree_rows * V, sizeof(float));
@@ -566,9 +568,19 @@ DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const i
     if (status == DEND_ERR_CONTEXT_FULL && engine->desc.context_policy == DEND_CONTEXT_SLIDE) {
         status = dendp_seq_slide(engine, slot, tokens, n);
     } else if (status == DEND_ERR_CONTEXT_FULL && engine->desc.context_policy == DEND_CONTEXT_CALLBACK &&
-               engine->desc.on_context_full(engine->desc.context_user, engine, seq, n)) {
-        slot = dendp_cache_slot(&engine->cache, seq);
-        status = slot ? dendp_engine_append(engine, seq, slot, tokens, n) : DEND_ERR_STALE;
+               n <= engine->desc.n_ctx && !engine->asking) {
+        bool again;
+        if (tokens == engine->text_tokens) { /* which the callback may need for a text of its own */
+            memcpy(engine->slide_tokens, tokens, n * sizeof *tokens);
+            tokens = engine->slide_tokens;
+        }
+        engine->asking = true;
+        again = engine->desc.on_context_full(engine->desc.context_user, engine, seq, n);
+        engine->asking = false;
+        if (again) {
+            slot = dendp_cache_slot(&engine->cache, seq);
+            status = slot ? dendp_engine_append(engine, seq, slot, tokens, n) : DEND_ERR_STALE;
+        }
     }
     return status;
 }

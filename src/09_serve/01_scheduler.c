@@ -497,6 +497,7 @@ static bool dendp_serve_advance(dend_scheduler *s, dendp_request *q, const dendp
     dend_engine *e = s->engine;
     const dendp_record *r = &e->cache.records[slot->record];
     int32_t token = q->held;
+    uint64_t number = q->number;
     dend_status status;
     if (!dendp_serve_holds(q, slot, r)) {
         dend_sampled sampled;
@@ -519,6 +520,9 @@ static bool dendp_serve_advance(dend_scheduler *s, dendp_request *q, const dendp
     q->held_hash = r->hash;
     q->held_stream = slot->stream;
     status = dend_seq_append(e, q->desc.seq, &token, 1);
+    if (q->number != number || q->live_at == DENDP_NONE) { /* on_context_full has ended it */
+        return false;
+    }
     q->holds = status == DEND_ERR_NO_BLOCKS;
     if (q->holds) {
         dend_seq_release_logits(e, q->desc.seq);
@@ -737,7 +741,10 @@ static uint32_t dendp_serve_rows(const dend_scheduler *s, uint64_t deadline_ns) 
 static dend_status dendp_serve_step(dend_scheduler *s, uint64_t deadline_ns) {
     uint64_t settled = s->n_batches;
     bool worked = s->engine->flight.n > 0;
-    dend_status status;
+    dend_status status = dendp_step_unless_cancelled(s->engine, DEND_PENDING);
+    if (status != DEND_PENDING) {
+        return status;
+    }
     s->running = true;
     dendp_node_reclaim(&s->engine->cache.nodes, s->engine->desc.release_budget);
     status = dendp_serve_fly(s, deadline_ns);

@@ -61,7 +61,12 @@ static void dendp_search_drop(dend_search *s, dend_seq *seq) {
 
 static dend_status dendp_search_append(dend_search *s, dend_seq seq, const int32_t *tokens, uint32_t n) {
     uint32_t before = dendp_search_free_blocks(s);
-    dend_status status = dend_seq_append(s->engine, seq, tokens, n);
+    const dendp_slot *slot = dendp_cache_slot(&s->engine->cache, seq);
+    dend_status status;
+    if (slot && n > s->engine->desc.n_ctx - s->engine->cache.records[slot->record].len) {
+        return DEND_ERR_CONTEXT_FULL; /* whatever the engine's policy: a node's text must stay what it is */
+    }
+    status = dend_seq_append(s->engine, seq, tokens, n);
     s->n_blocks += (int64_t)before - dendp_search_free_blocks(s);
     return status;
 }

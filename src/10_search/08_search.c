@@ -523,10 +523,10 @@ static dend_status dendp_search_turn(dend_search *s, uint64_t budget_us) {
     s->info.n_batches++;
     status = dendp_search_advance(s);
     if (status == DEND_ERR_NO_LOGITS && dendp_search_release_logits(s)) {
-        if (dend_step(s->engine, 0) ==
-            DEND_ERR_CANCELLED) { /* else: lanes that still lack logits say so themselves */
-            return DEND_ERR_CANCELLED;
-        }
+        status = dendp_step_run(s->engine, s->deadline_ns);
+        if (status == DEND_PENDING || status == DEND_ERR_CANCELLED) {
+            return status == DEND_PENDING ? DEND_OK : status;
+        } /* else: lanes that still lack logits say so themselves */
         status = dendp_search_advance(s);
     }
     return status;
