@@ -70,14 +70,14 @@ int main(int argc, char **argv) {
     RUN_ALONE(sampling_filters);
     RUN_ALONE(sampling_text);
     RUN(engine_goldens);
-    RUN(model_safetensors);
+    RUN_ALONE(model_safetensors);
     RUN(engine_api);
     RUN(engine_step);
     RUN_ALONE(engine_manners);
     RUN(engine_plan);
     RUN_ALONE(engine_session);
     RUN(engine_layout);
-    RUN(engine_windows);
+    RUN_ALONE(engine_windows);
     RUN_ALONE(engine_report);
     RUN(serve_scheduler);
     RUN_ALONE(engine_sampling);
