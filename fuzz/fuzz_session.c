@@ -14,6 +14,7 @@
 #define DENDRITE_IMPLEMENTATION
 #include "dendrite.h"
 #endif
+#include "tests/dend_session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,40 +81,6 @@ static bool fuzz_ses_read(void *user, uint64_t offset, void *dst, size_t n) {
     return true;
 }
 
-/* Makes the checks right, as far as the lengths of the sections lead. */
-static void fuzz_ses_sign(uint8_t *data, size_t n) {
-    size_t at = sizeof(dendp_session_header);
-    dendp_check all, one;
-    uint64_t check;
-    if (n < at) {
-        return;
-    }
-    dendp_check_begin(&all);
-    dendp_check_begin(&one);
-    dendp_check_add(&one, data, at - 8);
-    check = dendp_check_end(&one);
-    memcpy(data + at - 8, &check, 8);
-    dendp_check_add(&all, &check, 8);
-    while (n - at >= sizeof(dendp_session_section) + 8) {
-        dendp_session_section head;
-        memcpy(&head, data + at, sizeof head);
-        if (head.n_bytes > n - at - sizeof head - 8) {
-            return;
-        }
-        check = dendp_check_end(&all);
-        if (head.kind == DENDP_SECTION_END && head.n_bytes == 8) {
-            memcpy(data + at + sizeof head, &check, 8);
-        }
-        dendp_check_begin(&one);
-        dendp_check_add(&one, data + at, sizeof head + (size_t)head.n_bytes);
-        check = dendp_check_end(&one);
-        at += sizeof head + (size_t)head.n_bytes;
-        memcpy(data + at, &check, 8);
-        dendp_check_add(&all, &check, 8);
-        at += 8;
-    }
-}
-
 static void fuzz_ses_all_free(const dendp_cache *c) {
     uint32_t g;
     FUZZ_SES_REQUIRE(c->nodes.n_free == c->nodes.n_nodes && c->n_free_slots == c->desc.n_seqs);
@@ -141,7 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     FUZZ_SES_REQUIRE(bytes.data != NULL);
     memcpy(bytes.data, data + 1, size - 1);
     if (data[0] & 1u) {
-        fuzz_ses_sign(bytes.data, bytes.size);
+        session_sign(bytes.data, bytes.size);
     }
     reader.read = fuzz_ses_read;
     reader.size = bytes.size;

@@ -761,37 +761,53 @@ static void test_vector_rms_norm(void **state) {
     }
 }
 
-/* silu(g) * up: the argument g * log2(e) is off by 2 u |g| of e^-g, e^-g by 2.5 u
- * itself, and sum, quotient, product by u each; where e^-g leaves the range of
- * float (|g| > 87), the result is below |g| * 2^-125. */
-static void test_vector_silu_mul(void **state) {
-    const dendp_vector_ops *ops[TK_N_ISAS], *scalar;
+/* What a gate of x makes of up, in double, and the two parts of its tolerance. */
+typedef double (*tk_gate)(double x, double *atol, double *rtol);
+
+/* silu: the argument x * log2(e) is off by 2 u |x| of e^-x, e^-x by 2.5 u itself,
+ * and sum, quotient, product by u each; where e^-x leaves the range of float
+ * (|x| > 87), the result is below |x| * 2^-125. */
+static double tk_silu(double x, double *atol, double *rtol) {
+    *atol = tk_abs(x) * 3 / 4.25e37 + 1e-44;
+    *rtol = 1.01 * TK_U * (2 * tk_abs(x) + 2.5 + 3);
+    return x / (1 + exp(-x));
+}
+
+/* gelu: as silu, with 2 z, z = sqrt(2/pi) x (1 + 0.044715 x^2), for x. The argument is a
+ * square, a fused step of terms of one sign, and a product, each u, beside the constants' u. */
+static double tk_gelu(double x, double *atol, double *rtol) {
+    double z = 0.7978845608028654 * (x + 0.044715 * x * x * x);
+    *atol = tk_abs(x) * 3 / 4.25e37 + 1e-44 + tk_abs(x) * 3 * 2.3e-16; /* tanh near -1 */
+    *rtol = 1.01 * TK_U * (2 * tk_abs(z) * 5 + 2.5 + 3);
+    return x * 0.5 * (1 + tanh(z));
+}
+
+/* gate(g) * up on every instruction set, with gates of three scales. */
+static void tk_check_gate(bool is_gelu, tk_gate gate, const float scales[3], uint64_t seed) {
+    const dendp_vector_ops *ops[TK_N_ISAS];
     uint32_t n, isa, i, round;
     test_rng rng;
     float g[260], up[260], y[261], y2[261];
-    (void)state;
     tk_vector_ops(ops);
-    scalar = ops[0];
-    rng.state = 83;
+    rng.state = seed;
     for (n = 0; n <= 260; n = n < 20 ? n + 1 : n + 48) {
         for (round = 0; round < 20; round++) {
             for (i = 0; i < n; i++) {
-                g[i] = test_float(&rng) * (round % 3 == 0 ? 4.0f : round % 3 == 1 ? 30.0f : 120.0f);
+                g[i] = test_float(&rng) * scales[round % 3];
                 g[i] = round >= 16 ? tk_special(i + round) : g[i];
                 up[i] = test_float(&rng) * 3.0f;
                 up[i] = round == 19 ? tk_special(i * 5) : up[i];
             }
-            scalar->silu_mul(g, up, n, y2);
+            (is_gelu ? ops[0]->gelu_mul : ops[0]->silu_mul)(g, up, n, y2);
             for (isa = 0; isa < TK_N_ISAS; isa++) {
                 y[n] = 99.0f;
-                ops[isa]->silu_mul(g, up, n, y);
+                (is_gelu ? ops[isa]->gelu_mul : ops[isa]->silu_mul)(g, up, n, y);
                 TC_CHECK(dendp_f32_bits(y[n]) == dendp_f32_bits(99.0f));
                 for (i = 0; i < n; i++) {
-                    double x = (double)g[i], size = tk_abs(x);
                     TC_CHECK(tk_same(y[i], y2[i]));
                     if (round < 16) {
-                        ASSERT_NEAR(x / (1 + exp(-x)) * (double)up[i], y[i], size * 3 / 4.25e37 + 1e-44,
-                                    1.01 * TK_U * (2 * size + 2.5 + 3));
+                        double atol, rtol, want = gate((double)g[i], &atol, &rtol);
+                        ASSERT_NEAR(want * (double)up[i], y[i], atol, rtol);
                     }
                 }
             }
@@ -799,43 +815,16 @@ static void test_vector_silu_mul(void **state) {
     }
 }
 
-/* gelu(g) * up: as silu, with z = 2 sqrt(2/pi) g (1 + 0.044715 g^2) for g. The argument is a
- * square, a fused step of terms of one sign, and a product, each u, beside the constants' u. */
-static void test_vector_gelu_mul(void **state) {
-    const dendp_vector_ops *ops[TK_N_ISAS], *scalar;
-    uint32_t n, isa, i, round;
-    test_rng rng;
-    float g[260], up[260], y[261], y2[261];
+static void test_vector_silu_mul(void **state) {
+    static const float scales[3] = {4.0f, 30.0f, 120.0f};
     (void)state;
-    tk_vector_ops(ops);
-    scalar = ops[0];
-    rng.state = 89;
-    for (n = 0; n <= 260; n = n < 20 ? n + 1 : n + 48) {
-        for (round = 0; round < 20; round++) {
-            for (i = 0; i < n; i++) {
-                g[i] = test_float(&rng) * (round % 3 == 0 ? 4.0f : round % 3 == 1 ? 0.1f : 20.0f);
-                g[i] = round >= 16 ? tk_special(i + round) : g[i];
-                up[i] = test_float(&rng) * 3.0f;
-                up[i] = round == 19 ? tk_special(i * 5) : up[i];
-            }
-            scalar->gelu_mul(g, up, n, y2);
-            for (isa = 0; isa < TK_N_ISAS; isa++) {
-                y[n] = 99.0f;
-                ops[isa]->gelu_mul(g, up, n, y);
-                TC_CHECK(dendp_f32_bits(y[n]) == dendp_f32_bits(99.0f));
-                for (i = 0; i < n; i++) {
-                    double x = (double)g[i], size = tk_abs(x);
-                    double z = 0.7978845608028654 * (x + 0.044715 * x * x * x);
-                    TC_CHECK(tk_same(y[i], y2[i]));
-                    if (round < 16) {
-                        ASSERT_NEAR(x * 0.5 * (1 + tanh(z)) * (double)up[i], y[i],
-                                    size * 3 / 4.25e37 + 1e-44 + size * 3 * 2.3e-16, /* tanh near -1 */
-                                    1.01 * TK_U * (2 * tk_abs(z) * 5 + 2.5 + 3));
-                    }
-                }
-            }
-        }
-    }
+    tk_check_gate(false, tk_silu, scales, 83);
+}
+
+static void test_vector_gelu_mul(void **state) {
+    static const float scales[3] = {4.0f, 0.1f, 20.0f};
+    (void)state;
+    tk_check_gate(true, tk_gelu, scales, 89);
 }
 
 /* softmax: each weight as 2^x, the difference s - max rounds once (u * |s - max|

@@ -3,6 +3,8 @@
  * saved, restored and compared by tests/test_cache_sequence.c, whose helpers
  * serve here. */
 
+#include "dend_session.h"
+
 /* The session of four sequences: two that share their record, a short sharer of
  * a tail that a longer one has sealed, and one with waiting tokens; two groups,
  * of which the second has a window that has moved. */
@@ -43,37 +45,6 @@ static void tss_save(tc_cache *t, tc_buffer *b) {
     tss_fill(t, seqs);
     b->fail_at = 0;
     ASSERT_STATUS(DEND_OK, tc_save(t, seqs, tss_tags, 4, 100, b));
-}
-
-/* Signs header, sections and end anew. Sections are found by their own lengths. */
-static void tss_sign(unsigned char *data, size_t n) {
-    size_t at = sizeof(dendp_session_header);
-    dendp_check all, one;
-    uint64_t check, sum;
-    dendp_check_begin(&all);
-    dendp_check_begin(&one);
-    dendp_check_add(&one, data, at - 8);
-    check = dendp_check_end(&one);
-    memcpy(data + at - 8, &check, 8);
-    dendp_check_add(&all, &check, 8);
-    while (at + sizeof(dendp_session_section) + 8 <= n) {
-        dendp_session_section head;
-        memcpy(&head, data + at, sizeof head);
-        if (head.n_bytes > n - at - sizeof head - 8) {
-            return; /* somebody has changed it */
-        }
-        sum = dendp_check_end(&all);
-        if (head.kind == DENDP_SECTION_END && head.n_bytes == 8) {
-            memcpy(data + at + sizeof head, &sum, 8);
-        }
-        dendp_check_begin(&one);
-        dendp_check_add(&one, data + at, sizeof head + (size_t)head.n_bytes);
-        check = dendp_check_end(&one);
-        at += sizeof head + (size_t)head.n_bytes;
-        memcpy(data + at, &check, 8);
-        dendp_check_add(&all, &check, 8);
-        at += 8;
-    }
 }
 
 /* Restores from b into t, where nothing may change when it fails. */
@@ -194,7 +165,7 @@ static void test_cache_session_lies(void **state) {
                 }
                 memcpy(lie.data, b.data, b.n);
                 memcpy(lie.data + at, &value, 4);
-                tss_sign(lie.data, lie.n);
+                session_sign(lie.data, lie.n);
                 status = tss_try(u, &lie, &err);
                 TC_CHECK(status == DEND_OK || status == DEND_ERR_FORMAT || status == DEND_ERR_UNSUPPORTED ||
                          status == DEND_ERR_CONTEXT_FULL || status == DEND_ERR_NO_BLOCKS);
@@ -294,7 +265,7 @@ static void test_cache_session_refusals(void **state) {
             memcpy(lie.data + at[i], &big, 8);
             big = (uint64_t)1 << 63;
         }
-        tss_sign(lie.data, lie.n);
+        session_sign(lie.data, lie.n);
         ASSERT_STATUS(i < 2 ? DEND_ERR_UNSUPPORTED : DEND_ERR_FORMAT, tss_try(u, &lie, &err));
         assert_int_equal(err.where, i == 0 ? 8 : i == 1 ? 12 : 0);
     }

@@ -295,7 +295,8 @@ static void golden_prompts(golden_reader *g, dend_engine *engine, uint32_t n_voc
         assert_int_equal(kl.seen, kl.n_pos);
         kl_ours = kl.sum / kl.n_pos;
         print_message("  prompt of %u tokens: KL %.3e, llama.cpp's %.3e\n", n, kl_ours, kl_llama);
-#if !defined(__clang__) || !defined(__FAST_MATH__) /* other bits (99.01): one prompt's KL is then another draw */
+#if !defined(__clang__) ||                                                                                   \
+    !defined(__FAST_MATH__) /* other bits (99.01): one prompt's KL is then another draw */
         assert_true(kl_ours <= 1.1 * kl_llama);
 #endif
         ratio_sum += kl_ours / kl_llama;

@@ -736,9 +736,9 @@ static void plan_witness_check(const plan_witness *w) {
                 w->n_streams); /* later sequences get the streams that they would have */
     ASSERT_STATUS(DEND_OK, plan_save(w->engine, w->seq, &bytes));
     /* The header says how many streams the engine has given out; the end seals it. */
-    if (bytes.n != w->bytes.n || memcmp(bytes.data + sizeof(dendp_session_header),
-                                        w->bytes.data + sizeof(dendp_session_header),
-                                        bytes.n - sizeof(dendp_session_header) - 40) != 0) {
+    if (bytes.n != w->bytes.n ||
+        memcmp(bytes.data + sizeof(dendp_session_header), w->bytes.data + sizeof(dendp_session_header),
+               bytes.n - sizeof(dendp_session_header) - 40) != 0) {
         fail_msg("a failed load has changed a sequence");
     }
     free(bytes.data);
@@ -944,7 +944,7 @@ static void test_save_hostile(void **state) {
             ASSERT_STATUS(DEND_OK, plan_save(w.engine, seq, &bytes));
             copy.n = 0;
             assert_true(plan_write(&copy, bytes.data, bytes.n));
-            tss_sign(bytes.data, bytes.n); /* the checks are those that are there */
+            session_sign(bytes.data, bytes.n); /* the checks are those that are there */
             assert_memory_equal(copy.data, bytes.data, bytes.n);
             ASSERT_STATUS(DEND_OK, plan_restore(w.engine, &bytes, &seq));
             for (round = 0; round < 60; round++) {
@@ -972,7 +972,7 @@ static void test_save_hostile(void **state) {
                         }
                     }
                 }
-                tss_sign(copy.data, copy.n);
+                session_sign(copy.data, copy.n);
                 status = plan_restore(w.engine, &copy, &seq);
                 if (status != DEND_OK) {
                     assert_int_equal(round % 4, 0);

@@ -996,8 +996,8 @@ static void test_kernels_get(void **state) {
 /* Sanitizers' own calls keep compilers from clearing them, and speed is no matter there. Where the plain code is of
  * vector instructions too (-march=native), nothing is lost by registers in use. gcc for Windows, where a function
  * restores registers after it has cleared them, leaves some in use (tiles.add_v). */
-#if DENDP_X86 && !DENDP_WINDOWS && !defined(__AVX__) && !defined(DEND_TEST_SIMDE) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
+#if DENDP_X86 && !DENDP_WINDOWS && !defined(__AVX__) && !defined(DEND_TEST_SIMDE) &&                         \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MM_TELLS_DIRTY 1
 #else
 #define MM_TELLS_DIRTY 0

@@ -591,10 +591,10 @@ static void pcs_json_refusals(void **state) {
          DEND_ERR_UNSUPPORTED},
         {"{\"pre_tokenizer\":7," PCS_MODEL, "7,", DEND_ERR_FORMAT},
         {"{" PCS_PRE "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
-                     "\"id\":\"<x>\"}}]}," PCS_MODEL,
+         "\"id\":\"<x>\"}}]}," PCS_MODEL,
          "\"<x>", DEND_ERR_FORMAT},
         {"{" PCS_PRE "\"post_processor\":{\"single\":[{\"SpecialToken\":{\"id\":\"a\"}},{\"SpecialToken\":{"
-                     "\"id\":\"b\"}}]}," PCS_MODEL,
+         "\"id\":\"b\"}}]}," PCS_MODEL,
          "\"b\"}}", DEND_ERR_UNSUPPORTED},
     };
     dend_allocator a;

@@ -264,20 +264,21 @@ DENDP_TARGET_AVX2 static void dendp_rms_norm_avx2(const float *x, const float *w
     }
 }
 
+/* y = gate / (1 + 2^x) * up, where x holds the powers: how both gates end. */
+#define DENDP_GATED(k)                                                                                       \
+    x##k = _mm256_div_ps(_mm256_loadu_ps(gate + i + (k)*8), _mm256_add_ps(one, x##k));                       \
+    _mm256_storeu_ps(y + i + (k)*8, _mm256_mul_ps(x##k, _mm256_loadu_ps(up + i + (k)*8)));
+
 DENDP_TARGET_AVX2 static void dendp_silu_mul_avx2(const float *gate, const float *up, uint32_t n, float *y) {
     const __m256 one = _mm256_set1_ps(1.0f), minus = _mm256_set1_ps(-DENDP_LOG2E);
     uint32_t i;
     for (i = 0; i + 32 <= n; i += 32) {
         __m256 x0, x1, x2, x3;
 #define DENDP_BEFORE(k) x##k = _mm256_mul_ps(_mm256_loadu_ps(gate + i + (k)*8), minus);
-#define DENDP_AFTER(k)                                                                                       \
-    x##k = _mm256_div_ps(_mm256_loadu_ps(gate + i + (k)*8), _mm256_add_ps(one, x##k));                       \
-    _mm256_storeu_ps(y + i + (k)*8, _mm256_mul_ps(x##k, _mm256_loadu_ps(up + i + (k)*8)));
         DENDP_FOUR_VECTORS(DENDP_BEFORE)
         dendp_exp2x4_avx2(&x0, &x1, &x2, &x3);
-        DENDP_FOUR_VECTORS(DENDP_AFTER)
+        DENDP_FOUR_VECTORS(DENDP_GATED)
 #undef DENDP_BEFORE
-#undef DENDP_AFTER
     }
     dendp_silu_mul_scalar(gate + i, up + i, n - i, y + i);
 }
@@ -291,17 +292,15 @@ DENDP_TARGET_AVX2 static void dendp_gelu_mul_avx2(const float *gate, const float
 #define DENDP_BEFORE(k)                                                                                      \
     x##k = _mm256_loadu_ps(gate + i + (k)*8);                                                                \
     x##k = _mm256_mul_ps(_mm256_fmadd_ps(_mm256_mul_ps(x##k, x##k), c3, c1), x##k);
-#define DENDP_AFTER(k)                                                                                       \
-    x##k = _mm256_div_ps(_mm256_loadu_ps(gate + i + (k)*8), _mm256_add_ps(one, x##k));                       \
-    _mm256_storeu_ps(y + i + (k)*8, _mm256_mul_ps(x##k, _mm256_loadu_ps(up + i + (k)*8)));
         DENDP_FOUR_VECTORS(DENDP_BEFORE)
         dendp_exp2x4_avx2(&x0, &x1, &x2, &x3);
-        DENDP_FOUR_VECTORS(DENDP_AFTER)
+        DENDP_FOUR_VECTORS(DENDP_GATED)
 #undef DENDP_BEFORE
-#undef DENDP_AFTER
     }
     dendp_gelu_mul_scalar(gate + i, up + i, n - i, y + i);
 }
+
+#undef DENDP_GATED
 
 DENDP_TARGET_AVX2 static float dendp_softmax_avx2(float *s, uint32_t n, float *max_out) {
     __m256 lo = _mm256_setzero_ps(), hi = _mm256_setzero_ps();

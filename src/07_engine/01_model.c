@@ -695,6 +695,11 @@ DEND_IMPL void dend_model_get_info(const dend_model *model, dend_model_info *out
     out->fingerprint = model->fingerprint;
 }
 
+/* False also for a file whose tokenizer is named, and empty. */
+static bool dendp_model_has_words(const dend_model *model) {
+    return model->has_tokenizer && model->tokenizer.n_vocab > 0;
+}
+
 DEND_IMPL dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,
                                     int32_t *out, size_t cap, size_t *n_out) {
     size_t n = 0;
@@ -760,7 +765,7 @@ DEND_IMPL dend_status dend_chat_format(const dend_model *model, const char *fami
     if (!model || (!out && cap)) {
         return DEND_ERR_ARGUMENT;
     }
-    if (!model->has_tokenizer || model->tokenizer.n_vocab == 0) {
+    if (!dendp_model_has_words(model)) {
         return DEND_ERR_UNSUPPORTED;
     }
     memset(&w, 0, sizeof w);
@@ -788,7 +793,7 @@ DEND_IMPL dend_status dend_chat_tokenize(const dend_model *model, const char *fa
     if (!model || (!out && cap)) {
         return DEND_ERR_ARGUMENT;
     }
-    if (!model->has_tokenizer || model->tokenizer.n_vocab == 0) {
+    if (!dendp_model_has_words(model)) {
         return DEND_ERR_UNSUPPORTED;
     }
     memset(&w, 0, sizeof w);

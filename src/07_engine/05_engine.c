@@ -36,7 +36,7 @@ struct dend_engine {
 #endif
     int32_t *text_tokens; /* [n_ctx] scratch of append_text */
     int32_t
-        *slide_tokens; /* [n_ctx] what stays of a sequence that slides, or text that waits for a callback */
+        *slide_tokens; /* [n_ctx] what slides, or waits for on_context_full; NULL with DEND_CONTEXT_STATUS */
     bool asking;       /* on_context_full is being called */
     uint64_t n_rows;   /* rows computed since creation */
     dendp_flight flight;
@@ -585,6 +585,13 @@ DEND_IMPL dend_status dend_seq_append(dend_engine *engine, dend_seq seq, const i
     return status;
 }
 
+/* Appends the n tokens that have been made of a text, if they have. */
+static dend_status dendp_seq_append_made(dend_engine *e, dend_seq seq, dend_status status, size_t n) {
+    return status == DEND_OK           ? dend_seq_append(e, seq, e->text_tokens, n)
+           : status == DEND_ERR_BUFFER ? DEND_ERR_CONTEXT_FULL /* the text alone is longer */
+                                       : status;
+}
+
 DEND_IMPL dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, const char *text,
                                            size_t n_bytes, uint32_t flags) {
     dendp_slot *slot;
@@ -602,10 +609,7 @@ DEND_IMPL dend_status dend_seq_append_text(dend_engine *engine, dend_seq seq, co
         flags |= DEND_TOKENIZE_ADD_BOS;
     }
     status = dend_tokenize(engine->model, text, n_bytes, flags, engine->text_tokens, engine->desc.n_ctx, &n);
-    if (status == DEND_ERR_BUFFER) {
-        return DEND_ERR_CONTEXT_FULL;
-    }
-    return status == DEND_OK ? dend_seq_append(engine, seq, engine->text_tokens, n) : status;
+    return dendp_seq_append_made(engine, seq, status, n);
 }
 
 DEND_IMPL dend_status dend_seq_append_chat(dend_engine *engine, dend_seq seq, const char *family,
@@ -625,10 +629,7 @@ DEND_IMPL dend_status dend_seq_append_chat(dend_engine *engine, dend_seq seq, co
     }
     status = dend_chat_tokenize(engine->model, family, messages, n, flags, engine->text_tokens,
                                 engine->desc.n_ctx, &n_tokens);
-    if (status == DEND_ERR_BUFFER) {
-        return DEND_ERR_CONTEXT_FULL;
-    }
-    return status == DEND_OK ? dend_seq_append(engine, seq, engine->text_tokens, n_tokens) : status;
+    return dendp_seq_append_made(engine, seq, status, n_tokens);
 }
 
 DEND_IMPL dend_status dend_seq_rewind(dend_engine *engine, dend_seq seq, uint32_t len_tokens) {
