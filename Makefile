@@ -247,6 +247,9 @@ build/test-neon: tests/test_neon.c $(TEST_INPUTS)
 	$(ARM_GCC) $(TEST_COMPILE) -std=gnu99 -Wno-unused-function -fno-tree-vectorize -idirafter /usr/include -o $@ $< \
 	    $(ARM_LIBS)/libcmocka.so $(LIBS)
 
+build/test-core: tests/test_core.c $(TEST_INPUTS)
+	$(GCC) $(TEST_COMPILE) -Wno-unused-function $(CORE) -o $@ $< -lcmocka -lm
+
 ARM_CHECKS := $(foreach m,armv8-a armv8.4-a,build/check/arm64-$(m).ok)
 
 # All tests in builds whose flags let a compiler take liberties with floating point.
@@ -264,14 +267,17 @@ build/test-windows.exe: tests/test_windows.c tests/windows/cmocka.h $(TEST_INPUT
 build/hello.exe: examples/hello.c dendrite.c dendrite.h | build
 	$(WIN_GCC) $(STD) -O2 $(WARN) $(INCLUDE) -static -o $@ $< dendrite.c -lm
 
-.PHONY: test test-long test-gcc test-clang test-simde test-neon test-windows test-plain test-fast-math test-fast-math-short test-tools asan tsan
-test: test-gcc test-clang test-simde test-tools ## all tests, with gcc and with clang, and those of tools/
+.PHONY: test test-long test-gcc test-clang test-simde test-neon test-windows test-plain test-fast-math test-fast-math-short test-core test-tools asan tsan
+test: test-gcc test-clang test-core test-simde test-tools ## all tests: with gcc, with clang, of the core profile, and those of tools/
 
 test-gcc: build/test-gcc ## tests/main.c built with gcc
 	build/test-gcc
 
 test-clang: build/test-clang ## tests/main.c built with clang
 	build/test-clang
+
+test-core: build/test-core ## what is left with every DEND_NO_x
+	build/test-core
 
 test-simde: ## the AVX-512 and AVX-VNNI kernels, emulated
 	@if ! grep -q -s -w avx2 /proc/cpuinfo; then echo 'test-simde: skipped, this processor has no AVX2'; \

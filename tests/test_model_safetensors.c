@@ -1080,6 +1080,43 @@ static void st_bad_indices(void **state) {
     free(index);
 }
 
+/* An index that makes each tensor look through a thousand names of files is given up early. */
+static void st_index_in_no_order(void **state) {
+    static const char name[] = "model.safetensors.index.json";
+    enum { SHARDS = 1000, TENSORS = 100000 };
+    size_t cap = (size_t)TENSORS * 48 + 64, n = 0, n_config;
+    char dir[256], *text = (char *)malloc(cap);
+    unsigned char *config = test_read_file("tests/golden/hf_qwen2/config.json", &n_config);
+    dend_model_desc desc;
+    dend_model *model = NULL;
+    dend_error err;
+    uint32_t i;
+    (void)state;
+    assert_non_null(text);
+    assert_non_null(config);
+    n += (size_t)snprintf(text, cap, "{\"weight_map\": {");
+    for (i = 0; i < TENSORS; i++) { /* backwards, so that each name is the last to be looked at */
+        uint32_t shard = i < SHARDS ? i : SHARDS - 1 - i % SHARDS;
+        n += (size_t)snprintf(text + n, cap - n, "%s\"t%u\": \"%04u.safetensors\"", i ? ", " : "", i, shard);
+    }
+    n += (size_t)snprintf(text + n, cap - n, "}}");
+    assert_true(n < cap);
+    st_folder_make(dir, sizeof dir);
+    st_put(dir, "config.json", config, n_config);
+    st_put(dir, name, text, n);
+    memset(&desc, 0, sizeof desc);
+    desc.path = dir;
+    ASSERT_STATUS(DEND_ERR_UNSUPPORTED, dend_model_load(&desc, &model, &err));
+    assert_string_equal(err.msg, "weight_map is too large, and in no order");
+    assert_string_equal(err.file, name);
+    assert_in_range(err.where, n / 10, n / 4);
+    st_remove(dir, "config.json");
+    st_remove(dir, name);
+    assert_int_equal(rmdir(dir), 0);
+    free(config);
+    free(text);
+}
+
 /* A folder with a tokenizer: its tokens, a model that takes them, and what is refused. */
 static void st_tokenizer(void **state) {
     static const char text[] = "the cat and the dog, 12 hens";
@@ -1411,31 +1448,18 @@ static void st_mutations(void **state) {
 }
 
 static const struct CMUnitTest tests_model_safetensors[] = {
-    cmocka_unit_test(st_llama),
-    cmocka_unit_test(st_llama_biases),
-    cmocka_unit_test(st_mistral),
-    cmocka_unit_test(st_qwen2),
-    cmocka_unit_test(st_qwen3),
-    cmocka_unit_test(st_gemma3),
-    cmocka_unit_test(st_gemma3_nested),
-    cmocka_unit_test(st_sources),
-    cmocka_unit_test(st_misaligned),
-    cmocka_unit_test(st_new_style),
-    cmocka_unit_test(st_quantised),
-    cmocka_unit_test(st_quantise_refusals),
-    cmocka_unit_test(st_encode),
-    cmocka_unit_test(st_encode_any_bits),
-    cmocka_unit_test(st_bad_configs),
-    cmocka_unit_test(st_deep_config),
-    cmocka_unit_test(st_bad_heads),
-    cmocka_unit_test(st_bad_lengths),
-    cmocka_unit_test(st_cut),
-    cmocka_unit_test(st_config_cut),
-    cmocka_unit_test(st_bad_indices),
-    cmocka_unit_test(st_tokenizer),
-    cmocka_unit_test(st_chat_templates),
-    cmocka_unit_test(st_descriptions),
-    cmocka_unit_test(st_no_memory),
-    cmocka_unit_test(st_reader_fails),
-    cmocka_unit_test(st_mutations),
+    cmocka_unit_test(st_llama),         cmocka_unit_test(st_llama_biases),
+    cmocka_unit_test(st_mistral),       cmocka_unit_test(st_qwen2),
+    cmocka_unit_test(st_qwen3),         cmocka_unit_test(st_gemma3),
+    cmocka_unit_test(st_gemma3_nested), cmocka_unit_test(st_sources),
+    cmocka_unit_test(st_misaligned),    cmocka_unit_test(st_new_style),
+    cmocka_unit_test(st_quantised),     cmocka_unit_test(st_quantise_refusals),
+    cmocka_unit_test(st_encode),        cmocka_unit_test(st_encode_any_bits),
+    cmocka_unit_test(st_bad_configs),   cmocka_unit_test(st_deep_config),
+    cmocka_unit_test(st_bad_heads),     cmocka_unit_test(st_bad_lengths),
+    cmocka_unit_test(st_cut),           cmocka_unit_test(st_config_cut),
+    cmocka_unit_test(st_bad_indices),   cmocka_unit_test(st_index_in_no_order),
+    cmocka_unit_test(st_tokenizer),     cmocka_unit_test(st_chat_templates),
+    cmocka_unit_test(st_descriptions),  cmocka_unit_test(st_no_memory),
+    cmocka_unit_test(st_reader_fails),  cmocka_unit_test(st_mutations),
 };

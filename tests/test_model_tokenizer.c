@@ -613,7 +613,7 @@ static void tok_merges(void **state) {
 /* -- vocabularies made here -------------------------------------------------------------------------- */
 
 typedef struct tok_file {
-    unsigned char data[1 << 16];
+    unsigned char data[1 << 17];
     size_t n;
     size_t value;     /* offset of the last key's value */
     size_t elem[256]; /* of the elements of the last string array */
@@ -866,6 +866,69 @@ static void tok_refusals(void **state) {
     tok_key_id(&f, TOK_E "bos_token_id", 2);
     tok_key_id(&f, TOK_E "add_bos_token", 1);
     tok_refused(&f, DEND_ERR_FORMAT, f.value);
+}
+
+/* Merges whose pairs all want the same places of the table, which would make it a list: refused,
+ * at the merge where it has been too much. */
+static void tok_colliding_merges(void **state) {
+    enum { BASE = 2704, MERGES = 1600 }; /* all pairs of letters, and pairs of them */
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    static tok_file f;
+    static uint32_t pairs[MERGES][2];
+    static size_t elem[MERGES];
+    dendp_tokenizer t;
+    dend_error err;
+    test_heap heap;
+    dend_allocator a = test_heap_allocator(&heap);
+    uint32_t i, k, n = 0, collide;
+    char text[8];
+    (void)state;
+    for (collide = 0; collide < 2; collide++) {
+        memset(&t, 0, sizeof t);
+        t.merge_shift = 64 - 12; /* MERGES pairs have at least that many places */
+        for (n = 0, i = 0; i < BASE && n < MERGES; i++) {
+            for (k = 0; k < BASE && n < MERGES; k++) {
+                if (collide ? dendp_tok_merge_home(&t, i, k) == 0 : (i * BASE + k) % 4507 == 0) {
+                    pairs[n][0] = i;
+                    pairs[n++][1] = k;
+                }
+            }
+        }
+        assert_int_equal(n, MERGES);
+        tok_begin(&f);
+        tok_key_string(&f, TOK_E "model", "gpt2");
+        tok_key_string(&f, TOK_E "pre", "gpt-2");
+        tok_key(&f, TOK_E "tokens", DENDP_GGUF_ARRAY);
+        tok_put_int(&f, DENDP_GGUF_STRING, 4);
+        tok_put_int(&f, BASE + MERGES, 8);
+        for (i = 0; i < BASE; i++) {
+            snprintf(text, sizeof text, "%c%c", letters[i / 52], letters[i % 52]);
+            tok_put_string(&f, text, 2);
+        }
+        for (i = 0; i < 2 * MERGES; i++) { /* what the pairs make, and then the merges themselves */
+            const uint32_t *p = pairs[i % MERGES];
+            if (i == MERGES) {
+                tok_key(&f, TOK_E "merges", DENDP_GGUF_ARRAY);
+                tok_put_int(&f, DENDP_GGUF_STRING, 4);
+                tok_put_int(&f, MERGES, 8);
+            }
+            elem[i % MERGES] = f.n;
+            snprintf(text, sizeof text, i < MERGES ? "%c%c%c%c" : "%c%c %c%c", letters[p[0] / 52],
+                     letters[p[0] % 52], letters[p[1] / 52], letters[p[1] % 52]);
+            tok_put_string(&f, text, strlen(text));
+        }
+        if (!collide) {
+            ASSERT_STATUS(DEND_OK, tok_load(&t, &f, &a, &err));
+            dendp_tokenizer_free(&t);
+        } else {
+            ASSERT_STATUS(DEND_ERR_FORMAT, tok_load(&t, &f, &a, &err));
+            assert_string_equal(err.msg, "merges are made to collide");
+            for (i = 0; i < MERGES && elem[i] != err.where; i++) {
+            }
+            assert_in_range(i, MERGES / 2, MERGES - 1);
+        }
+        assert_int_equal(heap.n_allocs, heap.n_frees);
+    }
 }
 
 /* A file without a vocabulary is no error; its tokenizer just does nothing. */
@@ -1258,14 +1321,15 @@ static void tok_corpus(void **state) {
 }
 
 static const struct CMUnitTest tests_model_tokenizer[] = {
-    cmocka_unit_test(tok_golden_tiny),   cmocka_unit_test(tok_golden_smollm),
-    cmocka_unit_test(tok_golden_qwen2),  cmocka_unit_test(tok_round_trips),
-    cmocka_unit_test(tok_buffers),       cmocka_unit_test(tok_long_words),
-    cmocka_unit_test(tok_classes),       cmocka_unit_test(tok_invalid_utf8),
-    cmocka_unit_test(tok_splits),        cmocka_unit_test(tok_merges),
-    cmocka_unit_test(tok_refusals),      cmocka_unit_test(tok_none),
-    cmocka_unit_test(tok_pre_names),     cmocka_unit_test(tok_kinds),
-    cmocka_unit_test(tok_missing_bytes), cmocka_unit_test(tok_ends),
-    cmocka_unit_test(tok_specials),      cmocka_unit_test(tok_allocations),
-    cmocka_unit_test(tok_threads),       cmocka_unit_test(tok_corpus),
+    cmocka_unit_test(tok_golden_tiny),  cmocka_unit_test(tok_golden_smollm),
+    cmocka_unit_test(tok_golden_qwen2), cmocka_unit_test(tok_round_trips),
+    cmocka_unit_test(tok_buffers),      cmocka_unit_test(tok_long_words),
+    cmocka_unit_test(tok_classes),      cmocka_unit_test(tok_invalid_utf8),
+    cmocka_unit_test(tok_splits),       cmocka_unit_test(tok_merges),
+    cmocka_unit_test(tok_refusals),     cmocka_unit_test(tok_colliding_merges),
+    cmocka_unit_test(tok_none),         cmocka_unit_test(tok_pre_names),
+    cmocka_unit_test(tok_kinds),        cmocka_unit_test(tok_missing_bytes),
+    cmocka_unit_test(tok_ends),         cmocka_unit_test(tok_specials),
+    cmocka_unit_test(tok_allocations),  cmocka_unit_test(tok_threads),
+    cmocka_unit_test(tok_corpus),
 };

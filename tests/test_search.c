@@ -738,30 +738,53 @@ static void test_search_few_logits(void **state) {
     }
 }
 
-/* A context that is full ends the text. */
+static bool sch_never(void *user, dend_engine *engine, dend_seq seq, size_t n_tokens) {
+    (void)user;
+    (void)engine;
+    (void)seq;
+    (void)n_tokens;
+    fail_msg("a search asked what to do with a full context");
+    return false;
+}
+
+/* A context that is full ends the text, whatever the engine does with other sequences. */
 static void test_search_full_context(void **state) {
-    sch t;
-    uint32_t id, n_ended = 0;
-    dend_engine_desc ed = sch_engine_desc(0, 64, 1);
-    dend_engine *engine;
+    static const dend_context_policy policies[] = {DEND_CONTEXT_STATUS, DEND_CONTEXT_SLIDE,
+                                                   DEND_CONTEXT_CALLBACK};
+    static char texts[3][1 << 16]; /* of all nodes, one after the other */
+    uint32_t i, id;
     (void)state;
-    ed.n_ctx = 24;
-    ed.n_blocks = 64;
-    ASSERT_STATUS(DEND_OK, dend_engine_create(&ed, &engine, NULL));
-    sch_open(&t, engine, SCH_PUZZLE);
-    t.desc.judge = NULL;
-    sch_create(&t);
-    ASSERT_STATUS(DEND_OK, dend_search_step(t.search, 0));
-    for (id = 0; id < sch_info(&t).n_slots; id++) {
-        dend_node_info n;
-        if (dend_search_node(t.search, id, &n) == DEND_OK) {
-            assert_true(n.len_tokens <= 24);
-            n_ended += n.len_tokens == 24 && n.state == DEND_NODE_ENDED ? 1u : 0u;
+    for (i = 0; i < 3; i++) {
+        sch t;
+        uint32_t n_ended = 0;
+        size_t at = 0;
+        dend_engine_desc ed = sch_engine_desc(0, 64, 1);
+        dend_engine *engine;
+        ed.n_ctx = 24;
+        ed.n_blocks = 64;
+        ed.context_policy = policies[i];
+        ed.on_context_full = policies[i] == DEND_CONTEXT_CALLBACK ? sch_never : NULL;
+        ASSERT_STATUS(DEND_OK, dend_engine_create(&ed, &engine, NULL));
+        sch_open(&t, engine, SCH_PUZZLE);
+        t.desc.judge = NULL;
+        sch_create(&t);
+        ASSERT_STATUS(DEND_OK, dend_search_step(t.search, 0));
+        for (id = 0; id < sch_info(&t).n_slots; id++) {
+            dend_node_info n;
+            if (dend_search_node(t.search, id, &n) == DEND_OK) {
+                assert_true(n.len_tokens <= 24);
+                n_ended += n.len_tokens == 24 && n.state == DEND_NODE_ENDED ? 1u : 0u;
+                at += dend_search_text(t.search, id, texts[i] + at, sizeof texts[i] - at);
+                assert_true(at + 1 < sizeof texts[i]);
+                texts[i][at++] = '|';
+                texts[i][at] = 0;
+            }
         }
+        assert_true(n_ended > 0);
+        assert_string_equal(texts[i], texts[0]);
+        sch_walk(t.search);
+        sch_close_all(&t);
     }
-    assert_true(n_ended > 0);
-    sch_walk(t.search);
-    sch_close_all(&t);
 }
 
 /* -- callbacks ------------------------------------------------------------------------------ */

@@ -715,15 +715,13 @@ typedef struct dend_sample_params {
     float min_p;       /* 0 = off: else drop tokens below min_p * the best */
     uint64_t salt;     /* a new salt draws anew at the same position */
 
-    float typical_p;   /* locally typical sampling (Meister et al., TACL 2023); 0 or >= 1 = off */
-    float top_n_sigma; /* keep logits within so many standard deviations of the best (Tang et al., arXiv
-                              2411.07641); 0 = off */
-    float
-        xtc_probability; /* exclude top choices (p-e-w, text-generation-webui #6335): how often; 0 = off, at most 1 */
-    float
-        xtc_threshold; /* all tokens of this probability or more but the least of them go; 0 = 0.1, at most 1 */
-    float mirostat_tau; /* Mirostat v2 (Basu et al., ICLR 2021): surprise aimed at, bits; 0 = off */
-    float mirostat_eta; /* its learning rate; 0 = 0.1 */
+    float typical_p;       /* locally typical sampling (Meister et al., TACL 2023); 0 or >= 1 = off */
+    float top_n_sigma;     /* keep logits within so many standard deviations of the best; 0 = off */
+    float xtc_probability; /* exclude top choices: how often; 0 = off, at most 1 */
+    float xtc_threshold;   /* all tokens as probable as this but the least of them go; 0 = 0.1, at most 1 */
+    float mirostat_tau;    /* Mirostat v2 (Basu et al., ICLR 2021): surprise aimed at, bits; 0 = off */
+    float mirostat_eta;    /* its learning rate; 0 = 0.1 */
+    /* top_n_sigma: Tang et al., arXiv 2411.07641. XTC: p-e-w, text-generation-webui #6335. */
 
     /* On the tokens among the last penalty_last_n, prompt included. */
     float repeat_penalty;    /* divides a positive logit, multiplies another (CTRL: Keskar et al., arXiv

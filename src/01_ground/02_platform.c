@@ -658,7 +658,7 @@ static DENDP_UNUSED bool dendp_path_exists(const char *path) {
 }
 
 /* Whether a path is that of a folder. Elsewhere than on POSIX: of one with a config.json, and no file. */
-static DENDP_UNUSED bool dendp_path_is_folder(const char *path) {
+static bool dendp_path_is_folder(const char *path) {
 #if DENDP_POSIX
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);

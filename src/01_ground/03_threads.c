@@ -253,7 +253,7 @@ static void dendp_pool_close(dendp_pool *pool) {
 static dend_status dendp_pool_open(dendp_pool *pool, uint32_t n_threads, const dend_jobs *jobs,
                                    dend_error *err) {
     memset(pool, 0, sizeof *pool);
-    pool->n_threads = dendp_max_u32(1, dendp_min_u32(n_threads, DENDP_MAX_THREADS));
+    pool->n_threads = DENDP_THREADS ? dendp_max_u32(1, dendp_min_u32(n_threads, DENDP_MAX_THREADS)) : 1;
     if (jobs->run) {
         pool->jobs = *jobs;
         pool->n_threads = dendp_max_u32(1, dendp_min_u32(jobs->n_workers, DENDP_MAX_THREADS));

@@ -579,7 +579,7 @@ static dend_status dendp_model_open(dend_model *m, dendp_gguf *g, const dend_mod
         return status;
     }
 #else
-    if (d->config_json) {
+    if (d->config_json || (d->path && dendp_path_is_folder(d->path))) {
         return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED,
                           "safetensors are left out of this build (DEND_NO_FOLDERS)", 0);
     }

@@ -97,6 +97,7 @@ DEND_IMPL dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *er
         d->n_threads > DENDP_MAX_THREADS || d->n_logits > (1u << 20) || d->n_prefixes > (1u << 20)) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "a limit of the description is out of range", 0);
     }
+    d->n_threads = DENDP_THREADS || d->jobs.run ? d->n_threads : 1;
     if (d->n_tree_rows > DENDP_MAX_TREE) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "n_tree_rows is above 256", 0);
     }
