@@ -927,6 +927,109 @@ static void test_sampling_speed(void **state) {
     free(x);
 }
 
+/* -- selection by mass ------------------------------------------------------------------ */
+
+#define SAM_NEAR 20000u
+
+typedef struct sam_near {
+    double way;
+    uint32_t id;
+} sam_near;
+
+static int sam_near_compare(const void *a, const void *b) {
+    const sam_near *x = (const sam_near *)a, *y = (const sam_near *)b;
+    return x->way < y->way ? -1 : x->way > y->way ? 1 : x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* ids [n] in any order: what is taken for the mass between k and k + 1 of them are the k + 1 nearest. */
+static void sam_check_nearest(const float *x, const uint32_t *ids, uint32_t n, double center, uint32_t k) {
+    static sam_near sorted[SAM_NEAR];
+    static uint32_t work[SAM_NEAR];
+    static bool taken[SAM_NEAR];
+    double want = 0.0, mass = 0.0, max = -1e30;
+    uint32_t i, kept;
+    for (i = 0; i < n; i++) {
+        sorted[i].way = fabs((double)x[ids[i]] - center);
+        sorted[i].id = ids[i];
+        max = (double)x[ids[i]] > max ? (double)x[ids[i]] : max;
+    }
+    qsort(sorted, n, sizeof *sorted, sam_near_compare);
+    for (i = 0; i < k; i++) {
+        want += exp((double)x[sorted[i].id] - max);
+    }
+    want += k < n ? 0.5 * exp((double)x[sorted[k].id] - max) : 1.0;
+    memcpy(work, ids, n * sizeof *ids);
+    kept = dendp_nearest(x, work, n, center, (float)max, want, &mass);
+    assert_int_equal(kept, k < n ? k + 1 : n);
+    assert_true(k < n ? mass >= want : mass < want);
+    memset(taken, 0, sizeof taken);
+    for (i = 0; i < kept; i++) {
+        assert_false(taken[work[i]]);
+        taken[work[i]] = true;
+    }
+    for (i = 0; i < kept; i++) {
+        assert_true(taken[sorted[i].id]);
+    }
+}
+
+/* Against sorting: random logits, few different ones, all equal, in order and backwards; and an order in which
+ * every pivot is nearly the farthest, so that the heap has to do it. */
+static void test_sampling_nearest(void **state) {
+    static const uint32_t sizes[] = {1, 2, 3, 15, 16, 17, 18, 33, 100, 1000, SAM_NEAR};
+    static float x[SAM_NEAR];
+    static uint32_t ids[SAM_NEAR], list[SAM_NEAR];
+    uint32_t s, kind, i, k, n, turn, left, rank = 0;
+    test_rng rng;
+    (void)state;
+    rng.state = 311;
+    for (s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        n = sizes[s];
+        for (kind = 0; kind < 6; kind++) {
+            for (i = 0; i < n; i++) {
+                x[i] = kind == 0   ? 6.0f * test_float(&rng)
+                       : kind == 1 ? (float)test_below(&rng, 5)
+                       : kind == 2 ? 1.0f
+                       : kind == 3 ? 10.0f * (float)i / (float)n
+                       : kind == 4 ? -10.0f * (float)i / (float)n
+                                   : (i == n / 2 ? 15.0f : -test_float(&rng));
+                ids[i] = i;
+            }
+            sam_check_nearest(x, ids, n, 1.0, 0);
+            sam_check_nearest(x, ids, n, (double)x[n / 2], n / 2);
+            sam_check_nearest(x, ids, n, 0.3, n - 1);
+            sam_check_nearest(x, ids, n, 0.3, n);
+            sam_check_nearest(x, ids, n, -2.0, test_below(&rng, n));
+        }
+    }
+    n = SAM_NEAR;
+    for (i = 0; i < n; i++) {
+        list[i] = i;
+        x[i] = 2.0f; /* those that no pivot meets */
+    }
+    for (turn = 0, left = n; turn < DENDP_PIVOTS; turn++) {
+        float met[3], middle;
+        for (i = 0; i < 3;
+             i++) { /* that this turn looks at, and makes the farthest but for those before them */
+            uint32_t id = list[dendp_hash2(turn, i) % left];
+            x[id] = x[id] < 2.0f ? x[id] : -8.0f + 0.01f * (float)rank++;
+            met[i] = x[id];
+        }
+        middle = met[0] + met[1] + met[2] - fmaxf(fmaxf(met[0], met[1]), met[2]) -
+                 fminf(fminf(met[0], met[1]), met[2]);
+        for (k = 0, i = 0; i < left; i++) {
+            list[k] = list[i];
+            k += x[list[i]] > middle - 0.005f ? 1u : 0u;
+        }
+        left = k;
+    }
+    assert_true(left > n - 4 * DENDP_PIVOTS); /* so little have they divided */
+    for (i = 0; i < n; i++) {
+        ids[i] = i;
+    }
+    sam_check_nearest(x, ids, n, 2.5, n / 2);
+    sam_check_nearest(x, ids, n, 2.5, n - 200);
+}
+
 static const struct CMUnitTest tests_sampling_sampler[] = {
     cmocka_unit_test(test_sampling_law),          cmocka_unit_test(test_sampling_law_filtered),
     cmocka_unit_test(test_sampling_independence), cmocka_unit_test(test_sampling_filters),
@@ -935,5 +1038,5 @@ static const struct CMUnitTest tests_sampling_sampler[] = {
     cmocka_unit_test(test_sampling_arguments),    cmocka_unit_test(test_sampling_logprob),
     cmocka_unit_test(test_sampling_plain),        cmocka_unit_test(test_sampling_lift),
     cmocka_unit_test(test_sampling_searches),     cmocka_unit_test(test_sampling_keys),
-    cmocka_unit_test(test_sampling_speed),
+    cmocka_unit_test(test_sampling_nearest),      cmocka_unit_test(test_sampling_speed),
 };

@@ -45,17 +45,23 @@
  * worst is passed over, 32 at a time (next_above): of n tokens in random order
  * about k ln(n/k) enter.
  *
- * top_p takes the tokens best first until their mass is reached, and so they must
- * be sorted; but only as far as that. Those within 4 of the best are picked out and
- * form a heap, which gives up its best one at a time. If they are not enough, those
- * within 5 follow, then 6.25, and so on; beyond 16 all that are left. Where a model
- * has something to say the first heap, of a few tokens, is enough.
+ * top_p keeps the best tokens whose mass reaches p, which asks for no order among
+ * them. Those within 4 of the best are picked out; if all of them are not enough,
+ * those within 5 follow, then 6.25, and so on; beyond 16 all that are left. Where a
+ * model has something to say the first band holds a few tokens. Where it has not,
+ * thousands: then a pivot divides them into nearer and farther ones, the mass of
+ * the nearer ones tells in which part the last token is, and that part is divided
+ * again ("Find": Hoare, CACM 1961, with masses for counts). On average that reads
+ * each token about three times. Pivots that keep missing, as for logits made for
+ * that, end in a heap, so that the worst case is O(n log n).
  * ======================================================================== */
 
 #define DENDP_NOISE_MOST 37.5 /* above any dendp_gumbel */
-#define DENDP_BAND 4.0        /* top_p first sorts the logits within this of the best, */
+#define DENDP_BAND 4.0        /* top_p first takes the logits within this of the best, */
 #define DENDP_BAND_GROWS 1.25 /* then those within so many times as much, */
 #define DENDP_BAND_MOST 16.0  /* and all, once it is beyond this */
+#define DENDP_FEW 16u         /* tokens that a heap sorts */
+#define DENDP_PIVOTS 64u      /* most divisions; 50 are rare at 2^20 tokens */
 
 /* The logit that the rules see. */
 static float dendp_logit(const float *logits, uint32_t i) {
@@ -68,24 +74,24 @@ static int64_t dendp_rank(const float *logits, uint32_t id) {
     return (int64_t)dendp_order(logits[id]) * 4294967296 - (int64_t)id;
 }
 
-/* Sinks heap[i] in a heap of n ids whose first is the best of all, or, if `worst`, the worst. Which child is
- * the better no processor can guess, so that comparison is a sum, not a branch. */
-static void dendp_heap_sink(const float *logits, uint32_t *heap, uint32_t n, uint32_t i, bool worst) {
+/* Sinks heap[i] in a heap of n ids whose first is the worst of all. Which child is the worse no processor can
+ * guess, so that comparison is a sum, not a branch. */
+static void dendp_heap_sink(const float *logits, uint32_t *heap, uint32_t n, uint32_t i) {
     const uint32_t id = heap[i];
-    const int64_t sign = worst ? -1 : 1, rank = sign * dendp_rank(logits, id);
+    const int64_t rank = dendp_rank(logits, id);
     for (;;) {
         uint32_t child = 2 * i + 1;
         int64_t left, right;
         if (child >= n) {
             break;
         }
-        left = sign * dendp_rank(logits, heap[child]);
+        left = dendp_rank(logits, heap[child]);
         if (child + 1 < n) {
-            right = sign * dendp_rank(logits, heap[child + 1]);
-            child += (uint32_t)(right > left);
-            left = right > left ? right : left;
+            right = dendp_rank(logits, heap[child + 1]);
+            child += (uint32_t)(right < left);
+            left = right < left ? right : left;
         }
-        if (rank > left) {
+        if (rank < left) {
             break;
         }
         heap[i] = heap[child];
@@ -94,22 +100,11 @@ static void dendp_heap_sink(const float *logits, uint32_t *heap, uint32_t n, uin
     heap[i] = id;
 }
 
-static void dendp_heap_make(const float *logits, uint32_t *heap, uint32_t n, bool worst) {
+static void dendp_heap_make(const float *logits, uint32_t *heap, uint32_t n) {
     uint32_t i;
     for (i = n / 2; i-- > 0;) {
-        dendp_heap_sink(logits, heap, n, i, worst);
+        dendp_heap_sink(logits, heap, n, i);
     }
-}
-
-/* Moves the first of a heap of n ids behind the other n - 1, and returns it. */
-static uint32_t dendp_heap_pop(const float *logits, uint32_t *heap, uint32_t n, bool worst) {
-    uint32_t id = heap[0];
-    heap[0] = heap[n - 1];
-    heap[n - 1] = id;
-    if (n > 1) {
-        dendp_heap_sink(logits, heap, n - 1, 0, worst);
-    }
-    return id;
 }
 
 /* e^(logit - max): the mass of a token, that of the best being 1. */
@@ -124,11 +119,11 @@ static void dendp_sample_top_k(const dendp_vector_ops *ops, const float *logits,
     for (i = 0; i < k; i++) {
         ids[i] = i;
     }
-    dendp_heap_make(logits, ids, k, true);
+    dendp_heap_make(logits, ids, k);
     /* Of equal logits the later has the higher id and stands behind. */
     while ((i = ops->next_above(logits, i, n, dendp_order(logits[ids[0]]))) < n) {
         ids[0] = i++;
-        dendp_heap_sink(logits, ids, k, 0, true);
+        dendp_heap_sink(logits, ids, k, 0);
     }
 }
 
@@ -137,8 +132,11 @@ static void dendp_sample_top_k(const dendp_vector_ops *ops, const float *logits,
 static uint32_t dendp_sample_top_p_of_k(const float *logits, uint32_t k, double p, float max, uint32_t *ids) {
     double mass = 0.0, want;
     uint32_t i;
-    for (i = k; i > 0; i--) {
-        dendp_heap_pop(logits, ids, i, true);
+    for (i = k; i-- > 1;) {
+        uint32_t worst = ids[0];
+        ids[0] = ids[i];
+        ids[i] = worst;
+        dendp_heap_sink(logits, ids, i, 0);
     }
     for (i = 0; i < k; i++) {
         mass += dendp_mass(logits, ids[i], max);
@@ -151,6 +149,93 @@ static uint32_t dendp_sample_top_p_of_k(const float *logits, uint32_t k, double 
     return i;
 }
 
+/* How far a logit is from a place among the logits. */
+static double dendp_way(const float *logits, uint32_t id, double center) {
+    return fabs((double)dendp_logit(logits, id) - center);
+}
+
+/* Sinks ids[i] in a heap of n of them whose first is the nearest to the center, of equal ones the lowest. */
+static void dendp_near_sink(const float *logits, double center, uint32_t *ids, uint32_t n, uint32_t i) {
+    const uint32_t id = ids[i];
+    const double way = dendp_way(logits, id, center);
+    for (;;) {
+        uint32_t child = 2 * i + 1;
+        double nearer;
+        if (child >= n) {
+            break;
+        }
+        nearer = dendp_way(logits, ids[child], center);
+        if (child + 1 < n) {
+            double right = dendp_way(logits, ids[child + 1], center);
+            if (right < nearer || (right <= nearer && ids[child + 1] < ids[child])) {
+                child++;
+                nearer = right;
+            }
+        }
+        if (way < nearer || (way <= nearer && id < ids[child])) {
+            break;
+        }
+        ids[i] = ids[child];
+        i = child;
+    }
+    ids[i] = id;
+}
+
+/* The middle one of three of ids [n]. */
+static uint32_t dendp_pivot(const float *logits, const uint32_t *ids, uint32_t n, double center,
+                            uint32_t turn) {
+    uint32_t id[3], i;
+    double way[3];
+    for (i = 0; i < 3; i++) {
+        id[i] = ids[dendp_hash2(turn, i) % n];
+        way[i] = dendp_way(logits, id[i], center);
+    }
+    i = (way[0] < way[1]) == (way[1] < way[2]) ? 1 : (way[1] < way[0]) == (way[0] < way[2]) ? 0 : 2;
+    return id[i];
+}
+
+/* Of ids [n] those nearest to the center, of equal ones the lowest, whose masses add up from *mass to `want` come
+ * to the front, one at least; returns their number, n where all are not enough. */
+static uint32_t dendp_nearest(const float *logits, uint32_t *ids, uint32_t n, double center, float max,
+                              double want, double *mass) {
+    uint32_t done = 0, end = n, turn, left, i; /* ids [done] are taken, those from `end` on are not */
+    uint32_t *heap;
+    for (turn = 0; end - done > DENDP_FEW && turn < DENDP_PIVOTS; turn++) {
+        uint32_t pivot = dendp_pivot(logits, ids + done, end - done, center, turn), in = done;
+        double way = dendp_way(logits, pivot, center), nearer = 0.0;
+        for (i = done; i < end; i++) { /* without a branch, for none could guess it */
+            uint32_t id = ids[i];
+            double w = dendp_way(logits, id, center);
+            ids[i] = ids[in];
+            ids[in] = id;
+            in += (uint32_t)(w < way) | ((uint32_t)(w <= way) & (uint32_t)(id <= pivot));
+        }
+        for (i = done; i < in; i++) {
+            nearer += dendp_mass(logits, ids[i], max);
+        }
+        if (*mass + nearer >= want) {
+            end = in;
+        } else {
+            *mass += nearer;
+            done = in;
+        }
+    }
+    heap = ids + done;
+    left = end - done;
+    for (i = left / 2; i-- > 0;) {
+        dendp_near_sink(logits, center, heap, left, i);
+    }
+    for (; left > 0 && (*mass < want || left == end); left--) { /* what is taken goes behind the heap */
+        uint32_t id = heap[0];
+        *mass += dendp_mass(logits, id, max);
+        heap[0] = heap[left - 1];
+        heap[left - 1] = id;
+        dendp_near_sink(logits, center, heap, left - 1, 0);
+    }
+    memmove(heap, heap + left, (end - done - left) * sizeof *heap);
+    return end - left;
+}
+
 /* Writes the best tokens whose mass reaches `want` to ids [n], in no order, and returns their number. */
 static uint32_t dendp_sample_top_p(const dendp_vector_ops *ops, const float *logits, uint32_t n, double want,
                                    float max, uint32_t *ids) {
@@ -158,29 +243,24 @@ static uint32_t dendp_sample_top_p(const dendp_vector_ops *ops, const float *log
     uint32_t done = 0, i;
     double mass = 0.0, width = DENDP_BAND;
     while (done < n && (mass < want || done == 0)) {
-        uint32_t *heap = ids + done, held = 0, left;
+        uint32_t *band = ids + done, held = 0;
         double edge = (double)max - width;
         upto = above;
         if (width < DENDP_BAND_MOST && edge > -(double)FLT_MAX) {
             above = dendp_order((float)edge);
             for (i = 0; (i = ops->next_above(logits, i, n, above)) < n; i++) {
                 if (dendp_order(logits[i]) <= upto) {
-                    heap[held++] = i;
+                    band[held++] = i;
                 }
             }
         } else { /* all that is left */
             for (i = 0; i < n; i++) {
                 if (dendp_order(logits[i]) <= upto) {
-                    heap[held++] = i;
+                    band[held++] = i;
                 }
             }
         }
-        dendp_heap_make(logits, heap, held, false);
-        for (left = held; left > 0 && (mass < want || done + (held - left) == 0); left--) {
-            mass += dendp_mass(logits, dendp_heap_pop(logits, heap, left, false), max);
-        }
-        memmove(heap, heap + left, (held - left) * sizeof *heap); /* the popped stand behind the others */
-        done += held - left;
+        done += dendp_nearest(logits, band, held, (double)max, max, want, &mass);
         width *= DENDP_BAND_GROWS;
     }
     return done;

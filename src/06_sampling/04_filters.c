@@ -22,9 +22,8 @@
  *                  matter of 06.05
  *
  * Nearly all of them keep what is not below some logit, so one pass over the
- * logits does, and none of them sorts. top_k and top_p use the heaps of 06.01.
- * typical_p does the same around the mean: what lies within 1 of it is picked out
- * and forms a heap by distance, then what lies within 2, 4, 8, and then the rest.
+ * logits does, and none of them sorts. top_k has the heap of 06.01; top_p and
+ * typical_p its selection of the tokens nearest to a logit, the best or the mean.
  *
  * XTC's coin is a hash of (stream, position) and of a number that is no token.
  * ======================================================================== */
@@ -101,76 +100,28 @@ static void dendp_stage_min_p(dendp_choice *c) {
     dendp_keep_from(c, (double)c->x[c->ops->max_index(c->x, c->n)] + log((double)c->p->min_p));
 }
 
-/* How far a logit is from the mean. */
-static double dendp_typical_way(const dendp_choice *c, uint32_t id, double mean) {
-    return fabs((double)c->x[id] - mean);
-}
-
-/* Sinks ids[i] in a heap of n of them whose first is the nearest to the mean, of equal ones the lowest. */
-static void dendp_typical_sink(const dendp_choice *c, double mean, uint32_t *ids, uint32_t n, uint32_t i) {
-    const uint32_t id = ids[i];
-    const double way = dendp_typical_way(c, id, mean);
-    for (;;) {
-        uint32_t child = 2 * i + 1;
-        double nearer;
-        if (child >= n) {
-            break;
-        }
-        nearer = dendp_typical_way(c, ids[child], mean);
-        if (child + 1 < n) {
-            double right = dendp_typical_way(c, ids[child + 1], mean);
-            if (right < nearer || (right <= nearer && ids[child + 1] < ids[child])) {
-                child++;
-                nearer = right;
-            }
-        }
-        if (way < nearer || (way <= nearer && id < ids[child])) {
-            break;
-        }
-        ids[i] = ids[child];
-        i = child;
-    }
-    ids[i] = id;
-}
-
 static void dendp_stage_typical(dendp_choice *c) {
     dendp_peak peak = dendp_choice_peak(c);
-    double mean = 0.0, mass = 0.0, want = (double)c->p->typical_p * peak.total, inner = -1.0, outer = 1.0,
-           last_way = 0.0;
-    uint32_t i, n, held, last = c->n;
+    double mean = 0.0, mass = 0.0, far = 0.0;
+    uint32_t i, n = 0, kept, last = 0;
     for (i = 0; i < c->n; i++) {
-        float d = c->x[i] - peak.max;
-        mean += d > -80.0f ? (double)(dendp_exp2(d * DENDP_LOG2E) * d) : 0.0;
+        double d = (double)c->x[i] - (double)peak.max;
+        mean += d > -80.0 ? exp(d) * d : 0.0;
+        c->ids[n] = i;
+        n += dendp_alive(c->x[i]) ? 1u : 0u;
     }
     mean = (double)peak.max + mean / peak.total;
-    while (mass < want && inner < DBL_MAX) {
-        for (i = 0, n = 0; i < c->n; i++) {
-            double way = dendp_typical_way(c, i, mean);
-            if (way > inner && way <= outer && dendp_alive(c->x[i])) {
-                c->ids[n++] = i;
-            }
+    kept = dendp_nearest(c->x, c->ids, n, mean, peak.max, (double)c->p->typical_p * peak.total, &mass);
+    for (i = 0; i < kept; i++) { /* the last one to be kept says which are */
+        double way = dendp_way(c->x, c->ids[i], mean);
+        if (way > far || (way >= far && c->ids[i] > last)) {
+            far = way;
+            last = c->ids[i];
         }
-        for (i = n / 2; i-- > 0;) {
-            dendp_typical_sink(c, mean, c->ids, n, i);
-        }
-        for (held = n; held > 0 && mass < want; held--) {
-            last = c->ids[0];
-            mass += dendp_mass(c->x, last, peak.max);
-            c->ids[0] = c->ids[held - 1];
-            if (held > 1) {
-                dendp_typical_sink(c, mean, c->ids, held - 1, 0);
-            }
-        }
-        inner = outer;
-        outer = outer < 8.0 ? outer * 2.0 : DBL_MAX;
     }
-    if (last == c->n || mass < want) { /* all are needed, and rounding may want more than there is */
-        return;
-    }
-    last_way = dendp_typical_way(c, last, mean);
     for (i = 0; i < c->n; i++) {
-        double way = dendp_typical_way(c, i, mean);
-        c->x[i] = way > last_way || (way >= last_way && i > last) ? DENDP_GONE : c->x[i];
+        double way = dendp_way(c->x, i, mean);
+        c->x[i] = way > far || (way >= far && i > last) ? DENDP_GONE : c->x[i];
     }
 }
 
