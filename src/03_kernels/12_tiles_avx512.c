@@ -19,8 +19,8 @@
  *     dpwssd    16 x  i32 += i16*i16 + i16*i16    exact
  *
  * Masks of slots are masks of registers: a dead slot's scale is loaded as 0.
- * Results are those of room 03.10, bit for bit. Speed has not been measured:
- * this ran under emulation only.
+ * The tile ahead is fetched line by line, as in room 03.11. Results are those of
+ * room 03.10, bit for bit.
  * ======================================================================== */
 
 #if DENDP_X86
@@ -64,12 +64,13 @@ DENDP_INLINE_AVX512 __m512 dendp_tile16(const int f16, const void *tile, size_t 
 }
 
 /* q [R][d], s [R][ld_s]. */
-DENDP_INLINE_AVX512 void dendp_score_rows_avx512(const int f16, const int R, const void *k, uint32_t d,
-                                                 const float *q, float *s, uint32_t ld_s) {
+DENDP_INLINE_AVX512 void dendp_score_rows_avx512(const int f16, const int R, const void *k, const char *ahead,
+                                                 uint32_t d, const float *q, float *s, uint32_t ld_s) {
     __m512 s0 = _mm512_setzero_ps(), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;
     uint32_t i;
     for (i = 0; i < d; i++) {
         const __m512 key = dendp_tile16(f16, k, (size_t)i * 16);
+        _mm_prefetch(ahead + (size_t)i * (f16 ? 32 : 64), _MM_HINT_T0);
 #define DENDP_ADD(r) s##r = _mm512_fmadd_ps(key, _mm512_set1_ps(q[(size_t)(r)*d + i]), s##r);
         DENDP_EACH_ROW8(R, DENDP_ADD)
 #undef DENDP_ADD
@@ -81,12 +82,13 @@ DENDP_INLINE_AVX512 void dendp_score_rows_avx512(const int f16, const int R, con
 
 /* 16 * C columns from column 0 of v and o on, C = 1 or 2.  p [R][ld_p], o [R][d]. */
 DENDP_INLINE_AVX512 void dendp_add_v_rows_avx512(const int f16, const int C, const int R,
-                                                 const void *const *v, const uint16_t *mask, uint32_t n_tiles,
-                                                 uint32_t d, uint32_t j, const float *p, uint32_t ld_p,
-                                                 float *o) {
+                                                 const void *const *v, const void *const *ahead,
+                                                 const uint16_t *mask, uint32_t n_tiles, uint32_t d,
+                                                 uint32_t j, const float *p, uint32_t ld_p, float *o) {
     __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0;
     __m512 b0 = a0, b1 = a0, b2 = a0, b3 = a0, b4 = a0, b5 = a0, b6 = a0, b7 = a0, x = a0, y = a0, w;
-    uint32_t tile, live;
+    const size_t number = f16 ? 2 : 4;
+    uint32_t tile, live, t;
 #define DENDP_START(r)                                                                                       \
     a##r = _mm512_loadu_ps(o + (size_t)(r)*d + j);                                                           \
     if (C > 1) {                                                                                             \
@@ -94,23 +96,37 @@ DENDP_INLINE_AVX512 void dendp_add_v_rows_avx512(const int f16, const int C, con
     }
     DENDP_EACH_ROW8(R, DENDP_START)
 #undef DENDP_START
-    for (tile = 0; tile < n_tiles; tile++, p += 16) {
-        for (live = mask[tile]; live; live &= live - 1) { /* the slots that count, ascending */
-            const uint32_t t = (uint32_t)__builtin_ctz(live);
-            x = dendp_tile16(f16, v[tile], (size_t)t * d + j);
-            if (C > 1) {
-                y = dendp_tile16(f16, v[tile], (size_t)t * d + j + 16);
-            }
 #define DENDP_ADD(r)                                                                                         \
     w = _mm512_set1_ps(p[(size_t)(r)*ld_p + t]);                                                             \
     a##r = _mm512_fmadd_ps(w, x, a##r);                                                                      \
     if (C > 1) {                                                                                             \
         b##r = _mm512_fmadd_ps(w, y, b##r);                                                                  \
     }
-            DENDP_EACH_ROW8(R, DENDP_ADD)
-#undef DENDP_ADD
+#define DENDP_SLOT                                                                                           \
+    x = dendp_tile16(f16, v[tile], (size_t)t * d + j);                                                       \
+    _mm_prefetch(next + (size_t)t * d * number, _MM_HINT_T0);                                                \
+    if (C > 1) {                                                                                             \
+        y = dendp_tile16(f16, v[tile], (size_t)t * d + j + 16);                                              \
+        if (!f16) {                                                                                          \
+            _mm_prefetch(next + (size_t)t * d * number + 64, _MM_HINT_T0);                                   \
+        }                                                                                                    \
+    }                                                                                                        \
+    DENDP_EACH_ROW8(R, DENDP_ADD)
+    for (tile = 0; tile < n_tiles; tile++, p += 16) {
+        const char *next = (const char *)ahead[tile] + (size_t)j * number;
+        if (mask[tile] == 0xffffu) { /* the usual case */
+            for (t = 0; t < 16; t++) {
+                DENDP_SLOT
+            }
+            continue;
+        }
+        for (live = mask[tile]; live; live &= live - 1) { /* the slots that count, ascending */
+            t = (uint32_t)__builtin_ctz(live);
+            DENDP_SLOT
         }
     }
+#undef DENDP_SLOT
+#undef DENDP_ADD
 #define DENDP_STORE(r)                                                                                       \
     _mm512_storeu_ps(o + (size_t)(r)*d + j, a##r);                                                           \
     if (C > 1) {                                                                                             \
@@ -121,9 +137,11 @@ DENDP_INLINE_AVX512 void dendp_add_v_rows_avx512(const int f16, const int C, con
 }
 
 #define DENDP_SCORE_CALL(R)                                                                                  \
-    dendp_score_rows_avx512(f16, R, k, d, (const float *)q + (size_t)a * d, s + (size_t)a * ld_s, ld_s)
+    dendp_score_rows_avx512(f16, R, k, (const char *)(a ? k : ahead), d, (const float *)q + (size_t)a * d,   \
+                            s + (size_t)a * ld_s, ld_s)
 #define DENDP_ADD_V_CALL(C, R)                                                                               \
-    dendp_add_v_rows_avx512(f16, C, R, v, mask, n_tiles, d, j, p + (size_t)a * ld_p, ld_p, o + (size_t)a * d)
+    dendp_add_v_rows_avx512(f16, C, R, v, a ? v : ahead, mask, n_tiles, d, j, p + (size_t)a * ld_p, ld_p,    \
+                            o + (size_t)a * d)
 #define DENDP_ADD_V_CALL1(R) DENDP_ADD_V_CALL(1, R)
 #define DENDP_ADD_V_CALL2(R) DENDP_ADD_V_CALL(2, R)
 
@@ -133,7 +151,6 @@ DENDP_INLINE_AVX512 void dendp_add_v_rows_avx512(const int f16, const int C, con
                                                                 float *s, uint32_t ld_s) {                   \
         const int f16 = is_f16;                                                                              \
         uint32_t a;                                                                                          \
-        dendp_fetch_tiles(&k, &ahead, 1, (size_t)d *(is_f16 ? 32 : 64));                                     \
         DENDP_BY_EIGHT(n_q, a, DENDP_SCORE_CALL)                                                             \
     }                                                                                                        \
     DENDP_TARGET_AVX512 static void dendp_add_v_##type##_avx512(                                             \
@@ -141,7 +158,6 @@ DENDP_INLINE_AVX512 void dendp_add_v_rows_avx512(const int f16, const int C, con
         const float *p, uint32_t ld_p, uint32_t n_q, float *o) {                                             \
         const int f16 = is_f16;                                                                              \
         uint32_t a, j;                                                                                       \
-        dendp_fetch_tiles(v, ahead, n_tiles, (size_t)d *(is_f16 ? 32 : 64));                                 \
         for (j = 0; j + 32 <= d; j += 32) {                                                                  \
             DENDP_BY_EIGHT(n_q, a, DENDP_ADD_V_CALL2)                                                        \
         }                                                                                                    \
@@ -161,7 +177,7 @@ DENDP_TILES_AVX512(f16, 1)
 /* -- q8_0 --------------------------------------------------------------------- */
 
 /* q: block 0 of R queries, each `groups` blocks. */
-DENDP_INLINE_AVX512 void dendp_score_q8_rows_avx512(const int R, const void *k, uint32_t d,
+DENDP_INLINE_AVX512 void dendp_score_q8_rows_avx512(const int R, const void *k, const char *ahead, uint32_t d,
                                                     const dendp_q8_query *q, float *s, uint32_t ld_s) {
     const unsigned char *code = (const unsigned char *)k, *scale = code + dendp_q8_k_codes(d);
     const uint32_t groups = dendp_q8_groups(d);
@@ -174,8 +190,9 @@ DENDP_INLINE_AVX512 void dendp_score_q8_rows_avx512(const int R, const void *k, 
 #define DENDP_START(r) d##r = DENDP_LEFT32(dendp_all16(&q[(size_t)(r)*groups].act.n), 7);
         DENDP_EACH_ROW8(R, DENDP_START)
 #undef DENDP_START
-        for (i = 0; i < n; i += 4, code += 64) { /* beyond d queries have zeros */
+        for (i = 0; i < n; i += 4, code += 64, ahead += 64) { /* beyond d queries have zeros */
             const __m512i key = dendp_load512(code);
+            _mm_prefetch(ahead, _MM_HINT_T0);
 #define DENDP_DOT(r) d##r = _mm512_dpbusd_epi32(d##r, key, dendp_all16(q[(size_t)(r)*groups].act.q + i));
             DENDP_EACH_ROW8(R, DENDP_DOT)
 #undef DENDP_DOT
@@ -195,10 +212,9 @@ DENDP_TARGET_AVX512 static void dendp_score_q8_avx512(const void *k, const void 
                                                       const void *q, uint32_t n_q, float *s, uint32_t ld_s) {
     const uint32_t groups = dendp_q8_groups(d);
     uint32_t a;
-    dendp_fetch_tiles(&k, &ahead, 1, dendp_q8_k_codes(d) + groups * 32u);
 #define DENDP_CALL(R)                                                                                        \
-    dendp_score_q8_rows_avx512(R, k, d, (const dendp_q8_query *)q + (size_t)a * groups,                      \
-                               s + (size_t)a * ld_s, ld_s)
+    dendp_score_q8_rows_avx512(R, k, (const char *)(a ? k : ahead), d,                                       \
+                               (const dendp_q8_query *)q + (size_t)a * groups, s + (size_t)a * ld_s, ld_s)
     DENDP_BY_EIGHT(n_q, a, DENDP_CALL)
 #undef DENDP_CALL
 }
@@ -245,16 +261,19 @@ DENDP_INLINE_AVX512 __m512i dendp_pairs16(const unsigned char *code) {
 
 /* 16 * C columns from column j on, C = 1 or 2, all of one scale group.  weight [R][64], o [R][d]. */
 DENDP_INLINE_AVX512 void dendp_add_v_q8_rows_avx512(const int C, const int R, const void *const *v,
-                                                    uint32_t n_tiles, uint32_t d, uint32_t j,
-                                                    int16_t (*weight)[DENDP_CHUNK], float unit, float *o) {
+                                                    const void *const *ahead, uint32_t n_tiles, uint32_t d,
+                                                    uint32_t j, int16_t (*weight)[DENDP_CHUNK], float unit,
+                                                    float *o) {
     __m512i a0 = _mm512_setzero_si512(), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0;
     __m512i b0 = a0, b1 = a0, b2 = a0, b3 = a0, b4 = a0, b5 = a0, b6 = a0, b7 = a0, x = a0, y = a0, w;
     const __m512 u = _mm512_set1_ps(unit);
     uint32_t tile, t;
     for (tile = 0; tile < n_tiles; tile++) {
         const unsigned char *code = (const unsigned char *)v[tile] + (size_t)j * 2;
-        for (t = tile * 16; t < tile * 16 + 16; t += 2, code += (size_t)d * 2) {
+        const char *next = (const char *)ahead[tile] + (size_t)j * 2;
+        for (t = tile * 16; t < tile * 16 + 16; t += 2, code += (size_t)d * 2, next += (size_t)d * 2) {
             x = dendp_pairs16(code);
+            _mm_prefetch(next, _MM_HINT_T0);
             if (C > 1) {
                 y = dendp_pairs16(code + 32);
             }
@@ -281,10 +300,10 @@ DENDP_INLINE_AVX512 void dendp_add_v_q8_rows_avx512(const int C, const int R, co
 }
 
 /* 8 queries or fewer, one scale group. */
-DENDP_TARGET_AVX512 static void dendp_add_v_q8_group_avx512(const void *const *v, uint32_t n_tiles,
-                                                            uint32_t d, uint32_t j, const float *factor,
-                                                            float unit, const float *p, uint32_t ld_p,
-                                                            uint32_t n_q, float *o) {
+DENDP_TARGET_AVX512 static void dendp_add_v_q8_group_avx512(const void *const *v, const void *const *ahead,
+                                                            uint32_t n_tiles, uint32_t d, uint32_t j,
+                                                            const float *factor, float unit, const float *p,
+                                                            uint32_t ld_p, uint32_t n_q, float *o) {
     int16_t weight[8][DENDP_CHUNK];
     uint32_t r, t, a;
     for (r = 0; r < n_q; r++) {
@@ -292,8 +311,8 @@ DENDP_TARGET_AVX512 static void dendp_add_v_q8_group_avx512(const void *const *v
             dendp_q8_weights16(p + (size_t)r * ld_p + t, factor + t, weight[r] + t);
         }
     }
-#define DENDP_CALL1(R) dendp_add_v_q8_rows_avx512(1, R, v, n_tiles, d, j, weight, unit, o)
-#define DENDP_CALL2(R) dendp_add_v_q8_rows_avx512(2, R, v, n_tiles, d, j, weight, unit, o)
+#define DENDP_CALL1(R) dendp_add_v_q8_rows_avx512(1, R, v, ahead, n_tiles, d, j, weight, unit, o)
+#define DENDP_CALL2(R) dendp_add_v_q8_rows_avx512(2, R, v, ahead, n_tiles, d, j, weight, unit, o)
     if (j + 32 <= d) {
         DENDP_BY_EIGHT(n_q, a, DENDP_CALL2)
     } else {
@@ -307,12 +326,11 @@ DENDP_TARGET_AVX512 static void dendp_add_v_q8_avx512(const void *const *v, cons
                                                       const uint16_t *mask, uint32_t n_tiles, uint32_t d,
                                                       const float *p, uint32_t ld_p, uint32_t n_q, float *o) {
     uint32_t a, j;
-    dendp_fetch_tiles(v, ahead, n_tiles, (size_t)d * 16 + dendp_q8_groups(d) * 32u);
     for (j = 0; j + 16 <= d; j += 32) {
         float factor[DENDP_CHUNK], unit = dendp_q8_factors_avx512(v, mask, n_tiles, d, j / 32, factor);
         for (a = 0; a < n_q; a += 8) {
-            dendp_add_v_q8_group_avx512(v, n_tiles, d, j, factor, unit, p + (size_t)a * ld_p, ld_p,
-                                        dendp_min_u32(8, n_q - a), o + (size_t)a * d);
+            dendp_add_v_q8_group_avx512(v, a ? v : ahead, n_tiles, d, j, factor, unit, p + (size_t)a * ld_p,
+                                        ld_p, dendp_min_u32(8, n_q - a), o + (size_t)a * d);
         }
     }
     dendp_add_v_q8_from(d / 16 * 16, v, mask, n_tiles, d, p, ld_p, n_q, o);
