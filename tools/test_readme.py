@@ -62,7 +62,7 @@ class Readme(unittest.TestCase):
         self.assertEqual({k.lower() for k in kinds}, set(re.findall(r"\w+", self.row("KV cache"))) - {"default"})
 
     def test_limits(self):
-        limits = re.search(r"^Limits: (.*?)\. Sliding", self.readme, re.M | re.S).group(1).replace("\n", " ")
+        limits = re.search(r"^Limits: (.*?)\.\sSliding", self.readme, re.M | re.S).group(1).replace("\n", " ")
         said = [int(v.replace(",", "")) for v in re.findall(r"(?<!\^)\b(\d[\d,]*\d)\b(?!\^)", limits.replace("2^", "^"))]
         powers = [1 << int(v) for v in re.findall(r"2\^(\d+)", limits)]
         have = {}
