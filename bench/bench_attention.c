@@ -129,7 +129,7 @@ int main(int argc, char **argv) {
     uint32_t n_rows = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 64, s, t, i;
     FILE *out = argc > 3 ? fopen(argv[3], "w") : NULL;
     dendp_pool *pool = (dendp_pool *)calloc(1, sizeof *pool);
-    unsigned char *memory = (unsigned char *)malloc(BENCH_BYTES + 64);
+    unsigned char *memory = (unsigned char *)dendp_default_alloc(NULL, BENCH_BYTES + 64, 64);
     float *floats = (float *)calloc((size_t)BENCH_MOST_ROWS * 8 * 128, sizeof *floats);
     dend_jobs no_jobs;
     dend_error error;
@@ -189,7 +189,7 @@ int main(int argc, char **argv) {
     }
     dendp_pool_close(pool);
     free(floats);
-    free(memory);
+    dendp_default_free(NULL, memory, BENCH_BYTES + 64);
     free(pool);
     return 0;
 }

@@ -285,7 +285,7 @@ static void bench_sizes(const bench *b, double *bytes, double *macs, double *hea
 static double bench_probe(bench *b) {
     uint64_t start;
     if (!b->probe) { /* now, so that it does not count as the engine's memory before */
-        b->probe = (unsigned char *)malloc(PROBE_BYTES);
+        b->probe = (unsigned char *)dendp_default_alloc(NULL, PROBE_BYTES, 64);
         if (!b->probe) {
             return -1;
         }
@@ -385,6 +385,8 @@ int main(int argc, char **argv) {
     }
     dend_engine_free(b.engine);
     dend_model_free(b.model);
-    free(b.probe);
+    if (b.probe) {
+        dendp_default_free(NULL, b.probe, PROBE_BYTES);
+    }
     return 0;
 }

@@ -458,6 +458,108 @@ static void test_session_rounds(void **state) {
     }
 }
 
+/* -- readers and writers that call back ------------------------------------------ */
+
+typedef struct ses_caller {
+    dend_engine *engine;
+    dend_seq seq;
+    const unsigned char *data;
+    uint64_t n_calls;
+} ses_caller;
+
+/* Everything fails, and nothing happens. */
+static void ses_try_everything(ses_caller *c) {
+    dend_engine *e = c->engine;
+    dend_seq seq;
+    dend_seq_info info;
+    dend_tree tree;
+    dend_reader reader;
+    dend_error err;
+    const float *logits;
+    int32_t token = 3, parent = -1;
+    uint64_t n_bytes = 0;
+    uint32_t n = 0;
+    unsigned char bytes[64];
+    memset(&reader, 0, sizeof reader);
+    memset(&tree, 0, sizeof tree);
+    tree.seq = c->seq, tree.n_rows = 1, tree.tokens = &token, tree.parents = &parent;
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_seq_create(e, &seq));
+    ASSERT_STATUS(DEND_ERR_STALE, dend_seq_fork(e, c->seq, 0, &seq));
+    ASSERT_STATUS(DEND_ERR_STALE, dend_seq_append(e, c->seq, &token, 1));
+    ASSERT_STATUS(DEND_ERR_STALE, dend_seq_rewind(e, c->seq, 1));
+    ASSERT_STATUS(DEND_ERR_STALE, dend_seq_drop(e, c->seq));
+    ASSERT_STATUS(DEND_ERR_STALE, dend_seq_get_info(e, c->seq, &info));
+    ASSERT_STATUS(DEND_ERR_STALE, dend_seq_want_logits(e, c->seq));
+    ASSERT_STATUS(DEND_ERR_STALE, dend_seq_release_logits(e, c->seq));
+    ASSERT_STATUS(DEND_ERR_STALE, dend_seq_logits(e, c->seq, &logits));
+    ASSERT_STATUS(DEND_ERR_STALE, dend_next(e, c->seq, NULL, &token));
+    ASSERT_STATUS(DEND_ERR_STALE, dend_tree_eval(e, &tree, 1));
+    ASSERT_STATUS(DEND_ERR_STALE, dend_prefix_pin(e, c->seq, &n));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_step(e, 0));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_prefix_clear(e));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_prefix_unpin(e, &token, 1));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_save_memory(e, NULL, NULL, 0, bytes, sizeof bytes, &n_bytes));
+    ASSERT_STATUS(DEND_ERR_ARGUMENT, dend_restore_memory(e, bytes, sizeof bytes, &seq, NULL, 1, &n, &err));
+    c->n_calls++;
+}
+
+static bool ses_calling_write(void *user, const void *data, size_t n) {
+    (void)data;
+    (void)n;
+    ses_try_everything((ses_caller *)user);
+    return true;
+}
+
+static bool ses_calling_read(void *user, uint64_t offset, void *dst, size_t n) {
+    ses_caller *c = (ses_caller *)user;
+    memcpy(dst, c->data + offset, n);
+    ses_try_everything(c);
+    return true;
+}
+
+static void test_session_callers(void **state) {
+    dend_model *model = eng_load(ENG_QWEN2);
+    dend_engine *e = ses_open(model, DEND_KV_F16, 16, DEND_ISA_DEFAULT);
+    dend_seq seqs[SES_N], out[SES_N];
+    ses_caller c;
+    dend_writer writer;
+    dend_reader reader;
+    uint64_t size = 0, expected;
+    uint32_t n = 0;
+    unsigned char *data;
+    (void)state;
+    ses_grow(e, seqs);
+    memset(&c, 0, sizeof c);
+    c.engine = e;
+    c.seq = seqs[0];
+    ASSERT_STATUS(DEND_OK, dend_save(e, seqs, NULL, SES_N, NULL, &size));
+    data = (unsigned char *)malloc((size_t)size);
+    assert_non_null(data);
+    ASSERT_STATUS(DEND_OK, dend_save_memory(e, seqs, NULL, SES_N, data, (size_t)size, &size));
+    writer.write = ses_calling_write;
+    writer.user = &c;
+    ASSERT_STATUS(DEND_OK, dend_save(e, seqs, NULL, SES_N, &writer, NULL));
+    assert_true(c.n_calls > 10);
+    expected = ses_replay(e, seqs); /* drops them */
+    reader.read = ses_calling_read;
+    reader.size = size;
+    reader.user = &c;
+    c.data = data;
+    c.n_calls = 0;
+    ASSERT_STATUS(DEND_OK, dend_seq_create(e, &c.seq));
+    ASSERT_STATUS(DEND_OK, dend_restore(e, &reader, out, NULL, SES_N, &n, NULL));
+    assert_int_equal(n, SES_N);
+    assert_true(c.n_calls > 10);
+    reader.size = size - 1; /* refused in the end: open again all the same */
+    ASSERT_STATUS(DEND_ERR_FORMAT, dend_restore(e, &reader, seqs, NULL, SES_N, &n, NULL));
+    ASSERT_STATUS(DEND_OK, dend_seq_drop(e, c.seq));
+    assert_true(expected == ses_replay(e, out));
+    eng_all_free(e);
+    dend_engine_free(e);
+    dend_model_free(model);
+    free(data);
+}
+
 /* What is shared takes its blocks once, in the file and after; new sequences
  * draw other numbers than restored ones. */
 static void test_session_sharing(void **state) {
@@ -694,8 +796,13 @@ static void test_session_files(void **state) {
 }
 
 static const struct CMUnitTest tests_engine_session[] = {
-    cmocka_unit_test(test_session_prefix_twins),     cmocka_unit_test(test_session_prefix_rows),
-    cmocka_unit_test(test_session_prefix_under_way), cmocka_unit_test(test_session_prefix_calls),
-    cmocka_unit_test(test_session_rounds),           cmocka_unit_test(test_session_sharing),
-    cmocka_unit_test(test_session_refused),          cmocka_unit_test(test_session_files),
+    cmocka_unit_test(test_session_prefix_twins),
+    cmocka_unit_test(test_session_prefix_rows),
+    cmocka_unit_test(test_session_prefix_under_way),
+    cmocka_unit_test(test_session_prefix_calls),
+    cmocka_unit_test(test_session_callers),
+    cmocka_unit_test(test_session_rounds),
+    cmocka_unit_test(test_session_sharing),
+    cmocka_unit_test(test_session_refused),
+    cmocka_unit_test(test_session_files),
 };

@@ -1080,36 +1080,45 @@ static void st_bad_indices(void **state) {
     free(index);
 }
 
-/* An index that makes each tensor look through a thousand names of files is given up early. */
+/* An index that makes each tensor look through a thousand names of files is given up early, the earlier the longer
+ * it takes to read a name. */
 static void st_index_in_no_order(void **state) {
     static const char name[] = "model.safetensors.index.json";
+    static const char escapes[] = "\\u0061\\u0061\\u0061\\u0061\\u0061\\u0061\\u0061\\u0061\\u0061\\u0061";
     enum { SHARDS = 1000, TENSORS = 100000 };
-    size_t cap = (size_t)TENSORS * 48 + 64, n = 0, n_config;
+    size_t cap = (size_t)TENSORS * 112 + 64, n_config;
     char dir[256], *text = (char *)malloc(cap);
     unsigned char *config = test_read_file("tests/golden/hf_qwen2/config.json", &n_config);
     dend_model_desc desc;
     dend_model *model = NULL;
     dend_error err;
-    uint32_t i;
+    uint32_t i, pass;
     (void)state;
     assert_non_null(text);
     assert_non_null(config);
-    n += (size_t)snprintf(text, cap, "{\"weight_map\": {");
-    for (i = 0; i < TENSORS; i++) { /* backwards, so that each name is the last to be looked at */
-        uint32_t shard = i < SHARDS ? i : SHARDS - 1 - i % SHARDS;
-        n += (size_t)snprintf(text + n, cap - n, "%s\"t%u\": \"%04u.safetensors\"", i ? ", " : "", i, shard);
-    }
-    n += (size_t)snprintf(text + n, cap - n, "}}");
-    assert_true(n < cap);
     st_folder_make(dir, sizeof dir);
     st_put(dir, "config.json", config, n_config);
-    st_put(dir, name, text, n);
-    memset(&desc, 0, sizeof desc);
-    desc.path = dir;
-    ASSERT_STATUS(DEND_ERR_UNSUPPORTED, dend_model_load(&desc, &model, &err));
-    assert_string_equal(err.msg, "weight_map is too large, and in no order");
-    assert_string_equal(err.file, name);
-    assert_in_range(err.where, n / 10, n / 4);
+    for (pass = 0; pass < 2; pass++) {
+        size_t n = (size_t)snprintf(text, cap, "{\"weight_map\": {"), too_much = 0;
+        uint64_t looked = 0, size = (pass ? sizeof escapes - 1 : 0) + sizeof "\"0000.safetensors\"" - 1;
+        for (i = 0; i < TENSORS; i++) { /* backwards, so that each name is the last to be looked at */
+            uint32_t shard = i < SHARDS ? i : SHARDS - 1 - i % SHARDS;
+            looked += size * (i < SHARDS ? i : SHARDS - 1);
+            too_much = looked > DENDP_HF_MAX_LOOKED && too_much == 0 ? n : too_much;
+            n += (size_t)snprintf(text + n, cap - n, "%s\"t%u\": \"%s%04u.safetensors\"", i ? ", " : "", i,
+                                  pass ? escapes : "", shard);
+        }
+        n += (size_t)snprintf(text + n, cap - n, "}}");
+        assert_true(n + 1 < cap);
+        st_put(dir, name, text, n);
+        memset(&desc, 0, sizeof desc);
+        desc.path = dir;
+        ASSERT_STATUS(DEND_ERR_UNSUPPORTED, dend_model_load(&desc, &model, &err));
+        assert_string_equal(err.msg, "weight_map is too large, and in no order");
+        assert_string_equal(err.file, name);
+        assert_true(too_much > 0);
+        assert_in_range(err.where, too_much - n / 20, too_much + n / 20);
+    }
     st_remove(dir, "config.json");
     st_remove(dir, name);
     assert_int_equal(rmdir(dir), 0);

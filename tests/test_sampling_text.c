@@ -517,8 +517,41 @@ static void test_text_refused(void **state) {
     assert_int_equal(heap.n_live_bytes, 0);
 }
 
+/* Equal strings count once, wherever they stand in the list. */
+static void test_text_equal_words(void **state) {
+    const char *words[300], *one[2] = {"as", "ass"};
+    dendp_tokenizer t;
+    txt_vocab v;
+    dend_text_rules_desc d;
+    dend_text_rules *many, *few;
+    test_rng rng;
+    uint32_t i;
+    (void)state;
+    rng.state = 5;
+    txt_vocab_make(&rng, &v, 3);
+    t = v.t;
+    memset(&d, 0, sizeof d);
+    for (i = 0; i < 300; i++) {
+        words[i] = i % 3 ? "as" : "ass";
+    }
+    d.banned = words, d.n_banned = 300;
+    d.stops = words, d.n_stops = 300;
+    ASSERT_STATUS(DEND_OK, dendp_rules_create(&d, &t, &many, NULL));
+    d.banned = one, d.n_banned = 2;
+    ASSERT_STATUS(DEND_OK, dendp_rules_create(&d, &t, &few, NULL));
+    assert_int_equal(many->banned.n_words, 2);
+    assert_int_equal(many->stops.n_words, 2);
+    assert_int_equal(few->banned.n_words, 2);
+    assert_int_equal(many->banned.n_nodes, few->banned.n_nodes);
+    assert_memory_equal(many->banned.starts, few->banned.starts, 3 * sizeof(uint32_t));
+    assert_memory_equal(many->banned.bytes, few->banned.bytes, 5);
+    assert_int_equal(many->banned.nodes[0].last, 2);
+    dend_text_rules_free(many);
+    dend_text_rules_free(few);
+}
+
 static const struct CMUnitTest tests_sampling_text[] = {
-    cmocka_unit_test(test_text_banned),   cmocka_unit_test(test_text_banned_generation),
-    cmocka_unit_test(test_text_stops),    cmocka_unit_test(test_text_stops_bytes),
-    cmocka_unit_test(test_text_breakers), cmocka_unit_test(test_text_vocabulary),
-    cmocka_unit_test(test_text_refused)};
+    cmocka_unit_test(test_text_equal_words),       cmocka_unit_test(test_text_banned),
+    cmocka_unit_test(test_text_banned_generation), cmocka_unit_test(test_text_stops),
+    cmocka_unit_test(test_text_stops_bytes),       cmocka_unit_test(test_text_breakers),
+    cmocka_unit_test(test_text_vocabulary),        cmocka_unit_test(test_text_refused)};

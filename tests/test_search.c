@@ -44,7 +44,7 @@ typedef struct sch {
     countdown puzzle;
     dend_search_desc desc;
     dend_search *search;
-    uint32_t blocks_before, seqs_before;
+    uint32_t blocks_before, seqs_before, n_judged;
 } sch;
 
 static void sch_open(sch *t, dend_engine *engine, const char *puzzle) {
@@ -620,6 +620,49 @@ static void test_search_other_budgets(void **state) {
         assert_true(n_calls > 20);
     }
     sch_close_all(&t);
+}
+
+static void sch_counting_judge(void *user, dend_search *search, uint32_t node, dend_verdict *verdict) {
+    sch *t = (sch *)user;
+    countdown_judge(&t->puzzle, search, node, verdict);
+    t->n_judged++;
+}
+
+/* With the time over from the start each call begins a child or two, which may be over at once, or takes one lane a
+ * token further, and the tree that grows is the one of a single call. */
+static void test_search_slices(void **state) {
+    uint32_t n_left = 0;
+    size_t m;
+    (void)state;
+    for (m = 0; m < sizeof sch_methods / sizeof sch_methods[0]; m++) {
+        sch t;
+        char *want, *have;
+        uint32_t pass;
+        want = have = NULL;
+        for (pass = 0; pass < 2; pass++) {
+            dend_status status;
+            sch_open(&t, sch_engine(0, 256, 1), SCH_PUZZLE);
+            t.desc.method = sch_methods[m];
+            t.desc.n_lanes = 8;
+            t.desc.max_tokens = 200;
+            t.desc.judge = sch_counting_judge;
+            t.desc.user = &t;
+            sch_create(&t);
+            do {
+                uint32_t judged = t.n_judged;
+                status = dend_search_step(t.search, pass);
+                assert_true(pass == 0 || t.n_judged <= judged + 2);
+                n_left += t.search->advancing ? 1u : 0u;
+            } while (status == DEND_PENDING);
+            ASSERT_STATUS(DEND_OK, status);
+            *(pass ? &have : &want) = sch_export(t.search, DEND_EXPORT_DOT);
+            sch_close_all(&t);
+        }
+        assert_string_equal(have, want);
+        free(have);
+        free(want);
+    }
+    assert_true(n_left > 100);
 }
 
 /* Freed after any number of batches, with lanes in the middle of their steps. */
@@ -1850,6 +1893,7 @@ static const struct CMUnitTest tests_search[] = {
     cmocka_unit_test(test_search_ten_thousand_nodes),
     cmocka_unit_test(test_search_token_budgets),
     cmocka_unit_test(test_search_other_budgets),
+    cmocka_unit_test(test_search_slices),
     cmocka_unit_test(test_search_freed_in_the_middle),
     cmocka_unit_test(test_search_few_blocks),
     cmocka_unit_test(test_search_waits_for_blocks),

@@ -25,7 +25,7 @@ static dend_status srv_batch(dend_scheduler *s) {
     dend_status status;
     do {
         status = dendp_serve_step(s, 1); /* a deadline long past: a task a call */
-    } while (status == DEND_PENDING && s->flight);
+    } while (status == DEND_PENDING && (s->flight || s->unsettled));
     return status;
 }
 
@@ -1162,9 +1162,9 @@ static void test_serve_chunks(void **state) {
     for (i = 0; i < 19; i++) { /* batches of 20 rows: 5 of the prompt and 1 of the stream */
         uint32_t n = srv_info(s, stream).n_generated,
                  waiting = eng_info(e, srv_info(s, prompt).seq).n_waiting;
-        dendp_serve_settle(s, false);
+        (void)dendp_serve_settle(s, false, 0);
         ASSERT_STATUS(DEND_PENDING, dendp_serve_turn(s, 20, 0));
-        dendp_serve_settle(s, false);
+        (void)dendp_serve_settle(s, false, 0);
         assert_int_equal(srv_info(s, stream).n_generated, n + 1);
         assert_int_equal(eng_info(e, srv_info(s, prompt).seq).n_waiting, waiting - 5);
     }
@@ -1445,16 +1445,79 @@ static void test_serve_cancel(void **state) {
     dend_model_free(model);
 }
 
+static bool srv_counting(void *user, dend_request_id id, int32_t token) {
+    (void)id;
+    (void)token;
+    ++*(uint32_t *)user;
+    return true;
+}
+
+/* With the time over from the start each call chooses one token at most, and the tokens are those of a single call. */
+static void test_serve_slices(void **state) {
+    enum { N = 9, TOKENS = 6 };
+    dend_model *model = eng_load(ENG_QWEN2);
+    int32_t want[N][TOKENS], have[TOKENS], prompt[3];
+    uint32_t pass, i;
+    (void)state;
+    for (pass = 0; pass < 2; pass++) {
+        dend_engine_desc d = eng_desc(model);
+        dend_engine *e;
+        dend_scheduler *s;
+        dend_seq seqs[N];
+        uint32_t n_tokens = 0;
+        d.n_seqs = N;
+        d.n_logits = N;
+        e = eng_open(&d);
+        s = srv_open(e, N, 1);
+        for (i = 0; i < N; i++) {
+            dend_request r;
+            prompt[0] = (int32_t)i, prompt[1] = 7, prompt[2] = (int32_t)(2 * i + 1);
+            seqs[i] = eng_seq(e);
+            ASSERT_STATUS(DEND_OK, dend_seq_append(e, seqs[i], prompt, 3));
+            r = srv_request(seqs[i], TOKENS);
+            r.params.temperature = 0.9f;
+            r.params.typical_p = 0.8f;
+            r.on_token = srv_counting;
+            r.user_data = &n_tokens;
+            (void)srv_submit(s, &r);
+        }
+        for (;;) {
+            uint32_t before = n_tokens;
+            dend_status status = dendp_serve_step(s, pass); /* 1: a moment long past */
+            assert_true(pass == 0 || n_tokens <= before + 1);
+            srv_walk(s);
+            if (status != DEND_PENDING) {
+                ASSERT_STATUS(DEND_OK, status);
+                break;
+            }
+        }
+        for (i = 0; i < N; i++) {
+            uint32_t len = eng_info(e, seqs[i]).len_tokens - 3;
+            assert_in_range(len, 0, TOKENS);
+            memset(have, 0, sizeof have);
+            ASSERT_STATUS(DEND_OK, dend_seq_tokens(e, seqs[i], 3, len, have));
+            if (pass == 0) {
+                memcpy(want[i], have, sizeof have);
+            }
+            assert_memory_equal(have, want[i], sizeof have);
+        }
+        assert_true(n_tokens > N);
+        dend_scheduler_free(s);
+        dend_engine_free(e);
+    }
+    dend_model_free(model);
+}
+
 static const struct CMUnitTest tests_serve_scheduler[] = {
-    cmocka_unit_test(test_serve_context_full), cmocka_unit_test(test_serve_cancel),
-    cmocka_unit_test(test_serve_alone),        cmocka_unit_test(test_serve_desc),
-    cmocka_unit_test(test_serve_memory),       cmocka_unit_test(test_serve_handles),
-    cmocka_unit_test(test_serve_stale),        cmocka_unit_test(test_serve_callbacks),
-    cmocka_unit_test(test_serve_logits),       cmocka_unit_test(test_serve_forks),
-    cmocka_unit_test(test_serve_blocks),       cmocka_unit_test(test_serve_meddling),
-    cmocka_unit_test(test_serve_held_stream),  cmocka_unit_test(test_serve_priority),
-    cmocka_unit_test(test_serve_aging),        cmocka_unit_test(test_serve_patience),
-    cmocka_unit_test(test_serve_chunks),       cmocka_unit_test(test_serve_pace),
-    cmocka_unit_test(test_serve_deadline),     cmocka_unit_test(test_serve_quota),
-    cmocka_unit_test(test_serve_info),
+    cmocka_unit_test(test_serve_slices),    cmocka_unit_test(test_serve_context_full),
+    cmocka_unit_test(test_serve_cancel),    cmocka_unit_test(test_serve_alone),
+    cmocka_unit_test(test_serve_desc),      cmocka_unit_test(test_serve_memory),
+    cmocka_unit_test(test_serve_handles),   cmocka_unit_test(test_serve_stale),
+    cmocka_unit_test(test_serve_callbacks), cmocka_unit_test(test_serve_logits),
+    cmocka_unit_test(test_serve_forks),     cmocka_unit_test(test_serve_blocks),
+    cmocka_unit_test(test_serve_meddling),  cmocka_unit_test(test_serve_held_stream),
+    cmocka_unit_test(test_serve_priority),  cmocka_unit_test(test_serve_aging),
+    cmocka_unit_test(test_serve_patience),  cmocka_unit_test(test_serve_chunks),
+    cmocka_unit_test(test_serve_pace),      cmocka_unit_test(test_serve_deadline),
+    cmocka_unit_test(test_serve_quota),     cmocka_unit_test(test_serve_info),
 };

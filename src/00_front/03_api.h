@@ -107,7 +107,8 @@ typedef struct dend_reader {
     void *user;
 } dend_reader;
 
-/* Takes n bytes; true on success. */
+/* Takes n bytes; true on success. While an engine calls this, or a reader, none of the
+ * calls on that engine works: they give STALE or ARGUMENT. */
 typedef struct dend_writer {
     bool (*write)(void *user, const void *data, size_t n);
     void *user;
@@ -225,7 +226,7 @@ enum {
  * Params: n_bytes (size_t)-1 = strlen(text); out may be NULL when cap is 0; *n_out is always the number needed.
  * Returns: OK; BUFFER when cap is too small (out then holds nothing of use);
  *          MEMORY; UNSUPPORTED when the model carries no tokenizer.
- * Cost: O(n log n) for words of length n. Words over 256 bytes take scratch (40 bytes a byte) from
+ * Cost: O(n log n) for words of length n. Words over 256 bytes take scratch (up to 80 bytes a byte) from
  * the model's allocator for the time of the call.  Threads: any number at once. */
 DEND_API dend_status dend_tokenize(const dend_model *model, const char *text, size_t n_bytes, uint32_t flags,
                                    int32_t *out, size_t cap, size_t *n_out);
@@ -295,8 +296,9 @@ DEND_API const char *dend_chat_family(const dend_model *model);
 DEND_API dend_status dend_chat_format(const dend_model *model, const char *family,
                                       const dend_chat_message *messages, size_t n, uint32_t flags, char *out,
                                       size_t cap, size_t *n_out);
-/* The tokens of that text. Control tokens come of the template's own pieces only: whatever a message says,
- * it cannot end its turn. Without DEND_CHAT_FOLLOWS and AFTER_REPLY they begin with bos if the model wants
+/* The tokens of that text. Control tokens come of the template's own pieces only: where turns are divided by
+ * control tokens, no message can end its own. (Forms whose divisions are plain text, as [INST] is in files of
+ * Llama 2, cannot be kept from that.) Without DEND_CHAT_FOLLOWS and AFTER_REPLY they begin with bos if the model wants
  * that, whether or not the template does.
  * Returns: as dend_chat_format; MEMORY when there is no memory for the text, which the model's allocator
  *          gives for the time of the call.  Threads: any number at once. */
@@ -409,7 +411,8 @@ DEND_API dend_status dend_engine_resolve(dend_engine_desc *desc, dend_error *err
 DEND_API dend_status dend_plan(const dend_engine_desc *desc, dend_plan_info *out, dend_error *err);
 /* The same before the model is loaded: reads its description and vocabulary, and
  * no weights. Loading asks for some memory more for a time, for the file's
- * description; dend_model_load with a fixed allocator shows how much (n_peak).
+ * description; dend_model_load with a fixed allocator shows how much (n_peak), beside
+ * which an engine that is made later may not fit into what was given back.
  * Params: engine NULL = defaults; its model must be NULL.
  * Returns: as dend_model_load and dend_plan; ARGUMENT with vocab_only. */
 DEND_API dend_status dend_plan_file(const dend_model_desc *model, const dend_engine_desc *engine,

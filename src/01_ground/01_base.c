@@ -126,44 +126,6 @@ static uint32_t dendp_div_up(uint32_t a, uint32_t b) {
 
 #define DENDP_ALIGN 64 /* a cache line, an AVX-512 register */
 
-/* malloc with alignment: the distance to the start stands in front. */
-static void *dendp_default_alloc(void *user, size_t size, size_t align) {
-    unsigned char *raw, *p;
-    (void)user;
-    if (size > SIZE_MAX - align - sizeof(void *)) {
-        return NULL;
-    }
-    raw = (unsigned char *)malloc(size + align + sizeof(void *));
-    if (!raw) {
-        return NULL;
-    }
-    p = raw + sizeof(void *);
-    p += (align - ((uintptr_t)p & (align - 1))) & (align - 1);
-    memcpy(p - sizeof(void *), &raw, sizeof(void *));
-    return p;
-}
-
-static void dendp_default_free(void *user, void *p, size_t size) {
-    void *raw;
-    (void)user;
-    (void)size;
-    memcpy(&raw, (unsigned char *)p - sizeof(void *), sizeof(void *));
-    free(raw);
-}
-
-/* Resolves a description's allocator: all zero = malloc; half a pair is refused. */
-static dend_status dendp_allocator_resolve(dend_allocator *a, dend_error *err) {
-    if (!a->alloc != !a->free) {
-        return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "allocator needs both alloc and free", 0);
-    }
-    if (!a->alloc) {
-        a->alloc = dendp_default_alloc;
-        a->free = dendp_default_free;
-        a->user = NULL;
-    }
-    return DEND_OK;
-}
-
 /* size bytes at DENDP_ALIGN, or NULL. A size that does not fit size_t fails. */
 static void *dendp_alloc(const dend_allocator *a, uint64_t size) {
     if (size == 0 || size > SIZE_MAX / 2) {

@@ -132,6 +132,7 @@ DEND_IMPL dend_status dend_fixed_memory(void *memory, size_t n_bytes, dend_alloc
     if (!memory || !out || n_bytes < skip + head + DENDP_ALIGN) {
         return DEND_ERR_ARGUMENT;
     }
+    dendp_ask_large_pages(memory, n_bytes);
     f = (dendp_fixed *)(void *)(at + skip);
     memset(f, 0, sizeof *f);
     f->begin = at + skip + head;

@@ -80,7 +80,7 @@ static dend_status dendp_hf_index_files(dendp_folder *f, const dendp_json *map, 
                                         uint64_t *where, uint32_t *n_out, dend_error *err) {
     dendp_json j = *map;
     uint32_t n = 0, i, last = 0;
-    uint64_t looks = 0; /* at names: a text that means harm makes each tensor look at all of them */
+    uint64_t looked = 0; /* bytes of names: a text that means harm makes each tensor look at all of them */
     bool more = true;
     dend_status status = DEND_OK;
     while (status == DEND_OK && (status = dendp_json_next_key(&j, &more, err)) == DEND_OK && more) {
@@ -93,12 +93,12 @@ static dend_status dendp_hf_index_files(dendp_folder *f, const dendp_json *map, 
                               dendp_json_where(&j));
         }
         for (i = last; i < n && !dendp_json_is(&j, names[i]); i++) { /* mostly the one before */
-            looks++;
+            looked += j.end - j.begin;
         }
         for (i = i < n ? i : 0; i < n && !dendp_json_is(&j, names[i]); i++) {
-            looks++;
+            looked += j.end - j.begin;
         }
-        if (looks > DENDP_HF_MAX_LOOKS) {
+        if (looked > DENDP_HF_MAX_LOOKED) {
             return DENDP_FAIL(err, DEND_ERR_UNSUPPORTED, "weight_map is too large, and in no order",
                               dendp_json_where(&j));
         }

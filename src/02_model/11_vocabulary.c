@@ -23,9 +23,12 @@
  * control token. SILENT ones have a text but no bytes.
  *
  * LOOK-UPS  by hash, open addressing, capacities powers of two and at most half
- * full: of a token by its text, and of a merge by its two tokens. Special
- * tokens also lie in a list sorted by their bytes, for the longest with which
- * a text begins.
+ * full: of a token by its text, and of a merge by its two tokens. A file that
+ * means harm can make all of them want one place; so nothing lies further than
+ * 512 places from where its hash would have it, no look-up looks further, and
+ * what would is refused. (By chance none comes near that: in a table that is half
+ * full the longest way of 2^24 keys is some 100 places.) Special tokens also lie
+ * in a list sorted by their bytes, for the longest with which a text begins.
  *
  * Merges that name unknown tokens are refused; so are two tokens of one text.
  * A byte is a token only if that token's bytes are the byte, and a merge counts
@@ -155,6 +158,8 @@ static const char *dendp_tok_at(const dendp_tokenizer *t, uint32_t id, size_t *n
     return t->bytes + t->offsets[id];
 }
 
+#define DENDP_TOK_WAY 512u /* places that a look-up looks at */
+
 /* FNV-1a (Fowler, Noll, Vo), which can go on from where it stopped. */
 #define DENDP_TOK_HASH 0xcbf29ce484222325u
 
@@ -167,16 +172,17 @@ static uint64_t dendp_tok_hash(uint64_t h, const char *s, size_t n) {
 /* The PLAIN token whose bytes are s[n] and have that hash, or NONE. */
 static uint32_t dendp_tok_plain(const dendp_tokenizer *t, uint64_t hash, const void *s, size_t n) {
     uint64_t mixed = dendp_mix64(hash);
-    uint32_t slot = (uint32_t)mixed, tag = (uint32_t)(mixed >> 32);
-    for (;; slot++) {
+    uint32_t slot = (uint32_t)mixed, tag = (uint32_t)(mixed >> 32), way;
+    for (way = 0; way < DENDP_TOK_WAY; way++, slot++) {
         dendp_tok_slot e = t->table[slot &= t->table_mask];
         const char *bytes;
         size_t len;
-        if (e.id == DENDP_TOK_NONE) return e.id;
+        if (e.id == DENDP_TOK_NONE) break;
         if (e.tag != tag) continue;
         bytes = dendp_tok_at(t, e.id, &len);
         if (len == n && (t->flags[e.id] & DENDP_TOK_PLAIN) && memcmp(bytes, s, n) == 0) return e.id;
     }
+    return DENDP_TOK_NONE;
 }
 
 /* The token of ordinary text that s[n] is, or NONE. */
@@ -222,7 +228,7 @@ static uint32_t dendp_tok_find2(const dendp_tokenizer *t, const char *a, size_t 
     }
     for (plain = 2; plain-- > 0;) { /* as a plain token's, then as any other's */
         uint64_t h = DENDP_TOK_HASH;
-        uint32_t slot, tag;
+        uint32_t slot, tag, way;
         if (plain) {
             if (!dendp_tok_hash_spelled(t, a, na, &h) || !dendp_tok_hash_spelled(t, b, nb, &h)) continue;
         } else {
@@ -230,7 +236,7 @@ static uint32_t dendp_tok_find2(const dendp_tokenizer *t, const char *a, size_t 
         }
         h = dendp_mix64(h);
         tag = (uint32_t)(h >> 32);
-        for (slot = (uint32_t)h;; slot++) {
+        for (slot = (uint32_t)h, way = 0; way < DENDP_TOK_WAY; way++, slot++) {
             uint32_t id = t->table[slot &= t->table_mask].id;
             size_t k = 0, len;
             if (id == DENDP_TOK_NONE) break;
@@ -254,13 +260,14 @@ static uint32_t dendp_tok_merge_home(const dendp_tokenizer *t, uint32_t left, ui
     return (uint32_t)(((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u >> t->merge_shift);
 }
 
-/* The slot of a pair; its rank is NONE where the pair is not known. */
+/* The slot of a pair, or one whose rank is NONE, for it to be put; NULL where there is neither. */
 static dendp_merge *dendp_tok_merge(const dendp_tokenizer *t, uint32_t left, uint32_t right) {
-    uint32_t slot = dendp_tok_merge_home(t, left, right);
-    for (;; slot++) {
+    uint32_t slot = dendp_tok_merge_home(t, left, right), way;
+    for (way = 0; way < DENDP_TOK_WAY; way++, slot++) {
         dendp_merge *m = &t->merges[slot &= t->merge_mask];
         if ((m->left == left && m->right == right) || m->rank == DENDP_TOK_NONE) return m;
     }
+    return NULL;
 }
 
 /* -- sources ---------------------------------------------------------------------- */
@@ -421,7 +428,7 @@ static dend_status dendp_tok_load_tokens(dendp_tokenizer *t, dendp_tok_source *s
         unsigned char flags = 0;
         char *bytes = t->bytes + at;
         size_t n;
-        uint32_t slot;
+        uint32_t slot, way;
         uint64_t h;
         if (!src->next_token(src, &e, &status, err)) {
             return status != DEND_OK ? status
@@ -489,8 +496,11 @@ static dend_status dendp_tok_load_tokens(dendp_tokenizer *t, dendp_tok_source *s
             return DENDP_FAIL(err, DEND_ERR_FORMAT, "two tokens have one text", e.where);
         }
         h = dendp_mix64(h);
-        for (slot = (uint32_t)h & t->table_mask; t->table[slot].id != DENDP_TOK_NONE;) {
+        for (slot = (uint32_t)h & t->table_mask, way = 0; t->table[slot].id != DENDP_TOK_NONE; way++) {
             slot = (slot + 1) & t->table_mask;
+            if (way + 1 == DENDP_TOK_WAY) {
+                return DENDP_FAIL(err, DEND_ERR_FORMAT, "tokens are made to collide", e.where);
+            }
         }
         t->table[slot].tag = (uint32_t)(h >> 32);
         t->table[slot].id = id;
@@ -513,7 +523,6 @@ static void dendp_tok_load_bytes(dendp_tokenizer *t) {
 static dend_status dendp_tok_load_merges(dendp_tokenizer *t, dendp_tok_source *src, dend_error *err) {
     dend_status status = DEND_OK;
     uint32_t rank, id;
-    uint64_t probes = 0; /* a file that means harm can make all pairs stand in one row: then it is refused */
     dendp_tok_pair p;
     for (rank = 0; rank < src->n_merges && src->next_merge(src, &p, &status, err); rank++) {
         uint32_t left = DENDP_TOK_NONE, right = DENDP_TOK_NONE, made = DENDP_TOK_NONE;
@@ -534,8 +543,7 @@ static dend_status dendp_tok_load_merges(dendp_tokenizer *t, dendp_tok_source *s
         }
         if (t->flags[left] & t->flags[right] & t->flags[made] & DENDP_TOK_PLAIN) {
             dendp_merge *m = dendp_tok_merge(t, left, right);
-            probes += ((uint32_t)(m - t->merges) - dendp_tok_merge_home(t, left, right)) & t->merge_mask;
-            if (probes > (1u << 20) + 64 * src->n_merges) {
+            if (!m) {
                 return DENDP_FAIL(err, DEND_ERR_FORMAT, "merges are made to collide", p.where);
             }
             if (m->rank == DENDP_TOK_NONE) {

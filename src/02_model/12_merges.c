@@ -131,8 +131,8 @@ static uint32_t dendp_tok_pair_rank(const dendp_tokenizer *t, uint32_t left, uin
         return *made == DENDP_TOK_NONE ? DENDP_TOK_NONE : t->ranks[*made];
     }
     m = dendp_tok_merge(t, left, right);
-    *made = m->made;
-    return m->rank;
+    *made = m ? m->made : DENDP_TOK_NONE;
+    return m ? m->rank : DENDP_TOK_NONE;
 }
 
 /* A word of at most SHORT bytes. ranks[i] is of the pair (i, i + 1). O(n^2), in few cache lines. */

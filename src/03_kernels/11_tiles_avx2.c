@@ -16,7 +16,9 @@
  *
  * Tiles are too short, and too far apart, for the hardware to fetch ahead. The
  * kernels fetch the tile `ahead` line by line as they go: all its lines at once
- * would fill the queue of outstanding loads and hold up the tile at hand.
+ * would fill the queue of outstanding loads and hold up the tile at hand. Floats
+ * are fetched into the second-level cache, which has more such places; the codes
+ * of q8_0, of which there are fewer, into the first.
  * ======================================================================== */
 
 #if DENDP_X86
@@ -46,7 +48,7 @@
         lo = DENDP_LOAD8_##type(row, 0);                                                                     \
         hi = DENDP_LOAD8_##type(row, 8);                                                                     \
         row += row_bytes;                                                                                    \
-        _mm_prefetch(next, _MM_HINT_T0);                                                                     \
+        _mm_prefetch(next, _MM_HINT_T1);                                                                     \
         next += row_bytes;                                                                                   \
         DENDP_EACH_ROW(R, DENDP_SUM_ADD)                                                                     \
     }
@@ -61,7 +63,7 @@
         uint32_t i;                                                                                          \
         for (i = 0; i < d; i++) {                                                                            \
             __m256 lo = DENDP_LOAD8_##type(k, i * 16), hi = DENDP_LOAD8_##type(k, i * 16 + 8), x;            \
-            _mm_prefetch(ahead + (size_t)i * 16 * sizeof(dendp_value_##type), _MM_HINT_T0);                  \
+            _mm_prefetch(ahead + (size_t)i * 16 * sizeof(dendp_value_##type), _MM_HINT_T1);                  \
             DENDP_EACH_ROW(R, DENDP_SCORE_ADD)                                                               \
         }                                                                                                    \
         DENDP_EACH_ROW(R, DENDP_SCORE_STORE)                                                                 \

@@ -70,7 +70,7 @@ DENDP_INLINE_AVX512 void dendp_score_rows_avx512(const int f16, const int R, con
     uint32_t i;
     for (i = 0; i < d; i++) {
         const __m512 key = dendp_tile16(f16, k, (size_t)i * 16);
-        _mm_prefetch(ahead + (size_t)i * (f16 ? 32 : 64), _MM_HINT_T0);
+        _mm_prefetch(ahead + (size_t)i * (f16 ? 32 : 64), _MM_HINT_T1);
 #define DENDP_ADD(r) s##r = _mm512_fmadd_ps(key, _mm512_set1_ps(q[(size_t)(r)*d + i]), s##r);
         DENDP_EACH_ROW8(R, DENDP_ADD)
 #undef DENDP_ADD
@@ -104,11 +104,11 @@ DENDP_INLINE_AVX512 void dendp_add_v_rows_avx512(const int f16, const int C, con
     }
 #define DENDP_SLOT                                                                                           \
     x = dendp_tile16(f16, v[tile], (size_t)t * d + j);                                                       \
-    _mm_prefetch(next + (size_t)t * d * number, _MM_HINT_T0);                                                \
+    _mm_prefetch(next + (size_t)t * d * number, _MM_HINT_T1);                                                \
     if (C > 1) {                                                                                             \
         y = dendp_tile16(f16, v[tile], (size_t)t * d + j + 16);                                              \
         if (!f16) {                                                                                          \
-            _mm_prefetch(next + (size_t)t * d * number + 64, _MM_HINT_T0);                                   \
+            _mm_prefetch(next + (size_t)t * d * number + 64, _MM_HINT_T1);                                   \
         }                                                                                                    \
     }                                                                                                        \
     DENDP_EACH_ROW8(R, DENDP_ADD)

@@ -528,13 +528,9 @@ static void dendp_snapshot_undo(dendp_snapshot *s) {
     }
 }
 
-/* Brings saved sequences to life: out[*n] and, unless NULL, their tags[*n].
- * FORMAT, IO, UNSUPPORTED (another model, shape, version or byte order), BUFFER
- * (cap < *n), CONTEXT_FULL, NO_BLOCKS, NO_SEQUENCES. On error no sequence has
- * changed; prefixes that nobody pinned may have been given up. */
-static dend_status dendp_cache_restore(dendp_snapshot *s, const dend_reader *reader, uint64_t fingerprint,
-                                       uint32_t n_vocab, dend_seq *out, uint64_t *tags, uint32_t cap,
-                                       uint32_t *n, dend_error *err) {
+static dend_status dendp_snapshot_get_all(dendp_snapshot *s, const dend_reader *reader, uint64_t fingerprint,
+                                          uint32_t n_vocab, dend_seq *out, uint64_t *tags, uint32_t cap,
+                                          uint32_t *n, dend_error *err) {
     dendp_cache *c = s->cache;
     dendp_session_header h;
     dendp_source source, *f = &source;
@@ -614,4 +610,18 @@ static dend_status dendp_cache_restore(dendp_snapshot *s, const dend_reader *rea
     c->n_streams =
         c->n_streams > h.n_streams ? c->n_streams : h.n_streams; /* new sequences draw other numbers */
     return DEND_OK;
+}
+
+/* Brings saved sequences to life: out[*n] and, unless NULL, their tags[*n].
+ * FORMAT, IO, UNSUPPORTED (another model, shape, version or byte order), BUFFER
+ * (cap < *n), CONTEXT_FULL, NO_BLOCKS, NO_SEQUENCES. On error no sequence has
+ * changed; prefixes that nobody pinned may have been given up. */
+static dend_status dendp_cache_restore(dendp_snapshot *s, const dend_reader *reader, uint64_t fingerprint,
+                                       uint32_t n_vocab, dend_seq *out, uint64_t *tags, uint32_t cap,
+                                       uint32_t *n, dend_error *err) {
+    dend_status status;
+    *s->cache->closed = 1; /* for what the reader may try */
+    status = dendp_snapshot_get_all(s, reader, fingerprint, n_vocab, out, tags, cap, n, err);
+    *s->cache->closed = 0;
+    return status;
 }

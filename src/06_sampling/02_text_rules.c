@@ -156,20 +156,23 @@ static void dendp_words_add(dendp_words *w, uint32_t at) {
 
 /* Builds a set that has been placed. order holds n_words numbers, queue n_bytes + 1. */
 static void dendp_words_build(dendp_words *w, const char *const *words, uint32_t *order, uint32_t *queue) {
-    uint32_t i, at = 0, head = 0, tail = 0;
+    uint32_t i, n = w->n_words, at = 0, head = 0, tail = 0;
     memset(&w->nodes[0], 0, sizeof w->nodes[0]);
     w->n_nodes = 1;
-    for (i = 0; i < w->n_words; i++) {
+    for (i = 0; i < n; i++) {
         order[i] = i;
     }
-    dendp_heap_sort(order, w->n_words, dendp_words_compare, words);
-    for (i = 0; i < w->n_words; i++) {
+    dendp_heap_sort(order, n, dendp_words_compare, words);
+    for (i = 0, w->n_words = 0; i < n; i++) {
         uint32_t len = (uint32_t)strlen(words[order[i]]);
+        if (i > 0 && strcmp(words[order[i]], words[order[i - 1]]) == 0) {
+            continue;
+        }
         memcpy(w->bytes + at, words[order[i]], len);
-        w->starts[i] = at;
-        w->starts[i + 1] = at += len;
+        w->starts[w->n_words] = at;
+        w->starts[w->n_words + 1] = at += len;
         w->longest = dendp_max_u32(w->longest, len);
-        dendp_words_add(w, i);
+        dendp_words_add(w, w->n_words++);
     }
     /* Breadth first: a node's failure link is known before its children's are asked for. */
     queue[tail++] = 0;

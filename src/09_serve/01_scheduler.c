@@ -95,7 +95,7 @@ struct dend_scheduler {
     dendp_pace pace;
     uint64_t flight; /* number of its batch that is under way (07.06); 0 = there is none */
     uint32_t flight_rows;
-    bool running;
+    bool running, unsettled; /* requests may still take what its last batch has computed */
 };
 
 /* -- create ------------------------------------------------------------------- */
@@ -570,8 +570,10 @@ static void dendp_serve_take_back(dend_scheduler *s, uint32_t record) {
 }
 
 /* Ends what has to end, and takes every other request as far as it goes
- * without a batch. after_batch: a batch is the last thing that has run. */
-static void dendp_serve_settle(dend_scheduler *s, bool after_batch) {
+ * without a batch. False when the time is up before all of that: then again, and
+ * who has got a token is passed over. after_batch: a batch is the last thing
+ * that has run. */
+static bool dendp_serve_settle(dend_scheduler *s, bool after_batch, uint64_t deadline_ns) {
     const dendp_cache *c = &s->engine->cache;
     uint32_t i, n = dendp_serve_sort(s);
     uint64_t now = dendp_now_ns();
@@ -598,9 +600,13 @@ static void dendp_serve_settle(dend_scheduler *s, bool after_batch) {
             }
             if (tell) {
                 dendp_serve_tell(s, q);
+                if (deadline_ns && i + 1 < n && dendp_now_ns() >= deadline_ns) {
+                    return false;
+                }
             }
         }
     }
+    return true;
 }
 
 /* -- gather and run ---------------------------------------------------------------- */
@@ -740,7 +746,7 @@ static uint32_t dendp_serve_rows(const dend_scheduler *s, uint64_t deadline_ns) 
 /* dend_scheduler_step until a moment; 0 = no limit. */
 static dend_status dendp_serve_step(dend_scheduler *s, uint64_t deadline_ns) {
     uint64_t settled = s->n_batches;
-    bool worked = s->engine->flight.n > 0;
+    bool worked = s->engine->flight.n > 0 || s->unsettled;
     dend_status status = dendp_step_unless_cancelled(s->engine, DEND_PENDING);
     if (status != DEND_PENDING) {
         return status;
@@ -749,9 +755,9 @@ static dend_status dendp_serve_step(dend_scheduler *s, uint64_t deadline_ns) {
     dendp_node_reclaim(&s->engine->cache.nodes, s->engine->desc.release_budget);
     status = dendp_serve_fly(s, deadline_ns);
     while (status == DEND_PENDING) {
-        dendp_serve_settle(s, s->n_batches != settled);
+        s->unsettled = !dendp_serve_settle(s, s->unsettled || s->n_batches != settled, deadline_ns);
         settled = s->n_batches;
-        if (s->n_live == 0 || (worked && deadline_ns && dendp_now_ns() >= deadline_ns)) {
+        if (s->n_live == 0 || s->unsettled || (worked && deadline_ns && dendp_now_ns() >= deadline_ns)) {
             break;
         }
         status = dendp_serve_turn(s, dendp_serve_rows(s, deadline_ns), deadline_ns);

@@ -198,7 +198,7 @@ static void dendp_search_begin(dend_search *s, dend_seq root, uint32_t len, uint
     s->n_tokens_used = s->n_tokens_written = s->n_others_used = s->n_busy = 0;
     s->best = 0;
     s->time_ns = s->model_ns = s->choose_ns = s->judge_ns = s->fork_ns = 0;
-    s->stop_asked = s->bad_value = false;
+    s->stop_asked = s->bad_value = s->advancing = false;
     s->n_blocks = 0;
     s->n_grown = 0;
     memset(&s->info, 0, sizeof s->info);
@@ -380,11 +380,21 @@ static void dendp_search_roll_out(dend_search *s, dendp_lane *lane) {
     }
 }
 
-/* Gives idle lanes something to write.  Returns: OK, STALE; NO_BLOCKS, NO_SEQUENCES when a child found no room. */
+/* Gives idle lanes something to write.  Returns: OK, STALE; NO_BLOCKS, NO_SEQUENCES when a child found no room;
+ * PENDING when the time is up, after one at least: then again, before anything else, for the tree must not depend on
+ * the time. */
 static dend_status dendp_search_fill(dend_search *s) {
     uint32_t i, n_vain = 0;
+    bool worked = false;
     for (i = 0; i < s->desc.n_lanes; i++) { /* before anything is selected: their values are missing */
-        dendp_search_roll_out(s, &s->lanes[i]);
+        dendp_lane *lane = &s->lanes[i];
+        if (lane->state == DENDP_LANE_IDLE && lane->rollout) {
+            if (worked && dendp_search_is_late(s)) {
+                return DEND_PENDING;
+            }
+            worked = true;
+            dendp_search_roll_out(s, lane);
+        }
     }
     for (i = 0; i < s->desc.n_lanes; i++) {
         dendp_lane *lane = &s->lanes[i];
@@ -392,10 +402,14 @@ static dend_status dendp_search_fill(dend_search *s) {
             uint64_t before = s->info.n_tokens;
             uint32_t node;
             dend_status status;
-            if (dendp_search_is_over(s) || s->free_asked || dendp_search_is_late(s) ||
+            if (dendp_search_is_over(s) || s->free_asked ||
                 (s->n_busy > 0 && dendp_search_is_crowded(s, 1))) {
                 return DEND_OK;
             }
+            if (worked && dendp_search_is_late(s)) {
+                return DEND_PENDING;
+            }
+            worked = true;
             node =
                 s->desc.policy.select ? s->desc.policy.select(s->desc.policy.user, s) : s->method->select(s);
             if (!dendp_snode_get(s, node) || s->nodes[node].state != DEND_NODE_OPEN) {
@@ -455,12 +469,16 @@ static dend_status dendp_search_flush(dend_search *s) {
     return DEND_OK;
 }
 
-/* Takes all lanes one token further.  Returns: OK; NO_LOGITS when not one of them was served. */
+/* Takes all lanes one token further.  Returns: OK; NO_LOGITS when not one of them was served; PENDING when the
+ * time is up before all of them: then again. */
 static dend_status dendp_search_advance(dend_search *s) {
-    uint32_t i;
-    bool moved = s->n_busy == 0;
-    for (i = 0; i < s->desc.n_lanes && !s->free_asked && !dendp_search_is_over(s); i++) {
-        dendp_lane *lane = &s->lanes[i];
+    if (!s->advancing) {
+        s->advancing = true;
+        s->next_lane = 0;
+        s->moved = s->n_busy == 0;
+    }
+    while (s->next_lane < s->desc.n_lanes && !s->free_asked && !dendp_search_is_over(s)) {
+        dendp_lane *lane = &s->lanes[s->next_lane++];
         dend_status status;
         if (lane->state == DENDP_LANE_IDLE || !lane->ready) {
             continue;
@@ -469,9 +487,13 @@ static dend_status dendp_search_advance(dend_search *s) {
         if (status != DEND_OK && status != DEND_ERR_NO_LOGITS) {
             dendp_lane_abandon(s, lane);
         }
-        moved |= status != DEND_ERR_NO_LOGITS;
+        s->moved |= status != DEND_ERR_NO_LOGITS;
+        if (s->next_lane < s->desc.n_lanes && dendp_search_is_late(s)) {
+            return DEND_PENDING;
+        }
     }
-    return moved || s->info.end != DEND_SEARCH_RUNNING ? DEND_OK : DEND_ERR_NO_LOGITS;
+    s->advancing = false;
+    return s->moved || s->info.end != DEND_SEARCH_RUNNING ? DEND_OK : DEND_ERR_NO_LOGITS;
 }
 
 /* Frees every row of logits that a node's sequence holds; false when there was none. */
@@ -485,51 +507,46 @@ static bool dendp_search_release_logits(dend_search *s) {
     return s->engine->cache.n_free_logits > before;
 }
 
-static dend_status dendp_search_turn(dend_search *s, uint64_t budget_us) {
-    uint64_t start, spent;
+/* Lanes begin, and one batch for all that wait. PENDING: the time is up before it is through. */
+static dend_status dendp_search_batch(dend_search *s) {
+    uint64_t start;
     dend_status status = dendp_search_fill(s);
-    if (status == DEND_ERR_STALE) {
-        return status;
-    }
-    if (s->info.end != DEND_SEARCH_RUNNING || s->free_asked) {
-        return DEND_OK;
+    if (status == DEND_ERR_STALE || status == DEND_PENDING || s->info.end != DEND_SEARCH_RUNNING ||
+        s->free_asked) {
+        return status == DEND_ERR_STALE ? status : DEND_PENDING;
     }
     if (s->n_busy == 0) {
         if (dendp_lane_is_short(status)) {
             return status;
         }
-        if (!dendp_search_is_over(s) && !dendp_search_is_late(s)) {
+        if (!dendp_search_is_over(s)) {
             dendp_search_end(s, DEND_SEARCH_EXHAUSTED);
         }
-        return DEND_OK;
+        return DEND_PENDING;
     }
     status = dendp_search_flush(s);
-    if (status != DEND_OK) {
-        return status;
-    }
-    if (s->n_busy == 0) {
-        return DEND_OK;
+    if (status != DEND_OK || s->n_busy == 0) {
+        return status == DEND_OK ? DEND_PENDING : status;
     }
     start = dendp_now_ns();
-    spent = (start - s->started_ns) / 1000u;
-    status = dend_step(s->engine, budget_us == 0 ? 0 : spent < budget_us ? budget_us - spent : 1);
+    status = dendp_step_run(s->engine, s->deadline_ns);
     s->model_ns += dendp_now_ns() - start;
-    if (status == DEND_PENDING) {
-        return DEND_OK; /* the rest of the batch comes with the next call */
-    }
-    if (status == DEND_ERR_CANCELLED) {
-        return status;
-    }
-    s->info.n_batches++;
-    status = dendp_search_advance(s);
-    if (status == DEND_ERR_NO_LOGITS && dendp_search_release_logits(s)) {
-        status = dendp_step_run(s->engine, s->deadline_ns);
-        if (status == DEND_PENDING || status == DEND_ERR_CANCELLED) {
-            return status == DEND_PENDING ? DEND_OK : status;
-        } /* else: lanes that still lack logits say so themselves */
+    s->info.n_batches += status != DEND_PENDING && status != DEND_ERR_CANCELLED ? 1u : 0u;
+    return status == DEND_PENDING || status == DEND_ERR_CANCELLED ? status : DEND_OK;
+}
+
+static dend_status dendp_search_turn(dend_search *s) {
+    dend_status status = s->advancing ? DEND_OK : dendp_search_batch(s);
+    if (status == DEND_OK) {
         status = dendp_search_advance(s);
+        if (status == DEND_ERR_NO_LOGITS && dendp_search_release_logits(s)) {
+            status = dendp_step_run(s->engine, s->deadline_ns);
+            if (status != DEND_PENDING && status != DEND_ERR_CANCELLED) {
+                status = dendp_search_advance(s); /* lanes that still lack logits say so themselves */
+            }
+        }
     }
-    return status;
+    return status == DEND_PENDING ? DEND_OK : status; /* the rest comes with the next call */
 }
 
 DEND_IMPL dend_status dend_search_step(dend_search *search, uint64_t budget_us) {
@@ -546,7 +563,7 @@ DEND_IMPL dend_status dend_search_step(dend_search *search, uint64_t budget_us) 
     s->deadline_ns = budget_us && budget_us < UINT64_MAX / 2000u ? s->started_ns + budget_us * 1000u : 0;
     s->bad_value = false;
     do {
-        status = dendp_search_turn(s, budget_us);
+        status = dendp_search_turn(s);
         if (status == DEND_OK && s->bad_value) {
             status = DEND_ERR_CALLBACK;
         }
