@@ -312,7 +312,7 @@ static dend_status dendp_tok_encode_word(dendp_tok_run *run, const unsigned char
         c->n = (unsigned char)n;
         c->n_tokens = (unsigned char)(run->n - first);
         memcpy(c->s, s, n);
-        memcpy(c->tokens, run->out + first, (run->n - first) * sizeof *c->tokens);
+        for (i = first; i < run->n; i++) c->tokens[i - first] = run->out[i];
     }
     return status;
 }
