@@ -97,14 +97,15 @@ DENDP_INLINE_AVX512 void dendp_rows_avx512(const dendp_form form, const int R, c
     const __m512i nibble = _mm512_set1_epi8(15);
     __m512 y0 = _mm512_setzero_ps(), y1 = y0, y2 = y0, y3 = y0, y4 = y0, y5 = y0, y6 = y0, y7 = y0;
     __m512i d0 = _mm512_setzero_si512(), d1 = d0, d2 = d0, d3 = d0, d4 = d0, d5 = d0, d6 = d0, d7 = d0;
+    const uint32_t block_bytes = l->q_bytes + l->h_bytes + l->s_bytes;
     uint32_t t, i;
     for (t = 0; t < n_blocks; t++, a += a_stride) {
         const unsigned char *q = group + t % 2 * l->q_bytes;
         const unsigned char *h = group + 2 * l->q_bytes + t % 2 * l->h_bytes;
         const unsigned char *s = group + 2 * (l->q_bytes + l->h_bytes) + t % 2 * l->s_bytes;
         __m512i f = _mm512_setzero_si512(), w;
-        for (i = 0; i < l->q_bytes; i += 64) {
-            _mm_prefetch((const char *)q + DENDP_PREFETCH + i, _MM_HINT_T0);
+        for (i = 0; i < block_bytes; i += 64) {
+            _mm_prefetch((const char *)group + t % 2 * block_bytes + DENDP_PREFETCH + i, _MM_HINT_T0);
         }
         if (h_bits) {
             f = dendp_load512(h);
