@@ -96,6 +96,17 @@ static uint32_t length(const chat *c) {
     return dend_seq_get_info(c->engine, c->seq, &info) == DEND_OK ? info.len_tokens : 0;
 }
 
+/* Whether the last message has room beside the system's alone. */
+static bool fits(const chat *c) {
+    dend_chat_message m[2];
+    size_t n = 0, n_tokens = 0;
+    dend_status status;
+    if (c->n > 1 && c->messages[0].role == DEND_ROLE_SYSTEM) m[n++] = c->messages[0];
+    m[n++] = c->messages[c->n - 1];
+    status = dend_chat_tokenize(c->model, c->family, m, n, DEND_CHAT_GENERATE, NULL, 0, &n_tokens);
+    return (status != DEND_OK && status != DEND_ERR_BUFFER) || n_tokens + c->n_ctx / 8 <= c->n_ctx;
+}
+
 /* Appends the last message, a user's, and the beginning of a reply. Where there is no room, the oldest turn goes
  * and all of the rest is appended anew. */
 static dend_status append(chat *c) {
@@ -133,12 +144,18 @@ static size_t whole_characters(const char *s, size_t n) {
 /* Makes a reply to the last message and adds it. What was appended for a message that was interrupted before the
  * reply began is taken back. */
 static dend_status reply(chat *c) {
-    uint32_t before = length(c), n_tokens = 0;
+    uint32_t before = length(c), n_tokens = 0, prompt;
     char *text = NULL;
     size_t n = 0, shown = 0;
     double start = seconds(), first = 0;
-    dend_status status = append(c);
-    uint32_t prompt = length(c) - (length(c) >= before ? before : 0);
+    dend_status status;
+    if (!fits(c)) {
+        fprintf(stderr, "[this is longer than the context: not sent]\n");
+        remove_messages(c, c->n - 1, 1);
+        return DEND_OK;
+    }
+    status = append(c);
+    prompt = length(c) - (length(c) >= before ? before : 0);
     while (status == DEND_OK && !interrupted && (status = dend_step(c->engine, 20000)) == DEND_PENDING)
         status = DEND_OK;
     if (status != DEND_OK || interrupted) {

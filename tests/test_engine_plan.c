@@ -411,6 +411,52 @@ static void test_plan_failed_text(void **state) {
     dend_model_free(model);
 }
 
+/* -- pages ------------------------------------------------------------------ */
+
+static void *plan_dirty_alloc(void *user, size_t size, size_t align) {
+    void *p = NULL;
+    (void)user;
+    assert_int_equal(posix_memalign(&p, align, size), 0);
+    memset(p, 0xaa, size);
+    return p;
+}
+
+static void plan_dirty_free(void *user, void *p, size_t size) {
+    (void)user;
+    (void)size;
+    free(p);
+}
+
+/* An engine has written to all of its memory when it is there, so that no step waits for a page, or, with
+ * lazy_memory, has left the cache alone. */
+static void test_plan_touched(void **state) {
+    dend_model *model = eng_load(ENG_QWEN2);
+    uint32_t lazy;
+    (void)state;
+    for (lazy = 0; lazy < 2; lazy++) {
+        dend_engine_desc d = eng_desc(model);
+        const dendp_block_pool *pool;
+        dend_engine *e;
+        uint64_t i, n_dirty = 0, n_all = 0, n_bytes;
+        d.lazy_memory = lazy == 1;
+        d.allocator.alloc = plan_dirty_alloc;
+        d.allocator.free = plan_dirty_free;
+        e = eng_open(&d);
+        pool = &e->cache.pools[0];
+        n_bytes = pool->n_blocks * pool->block_bytes;
+        for (i = 0; i < n_bytes; i++) {
+            n_dirty += pool->data[i] == 0xaa ? 1u : 0u;
+        }
+        for (i = 0; i < e->bytes; i++) {
+            n_all += ((const unsigned char *)e)[i] == 0xaa ? 1u : 0u;
+        }
+        assert_true(n_dirty == (lazy ? n_bytes : 0));
+        assert_true(lazy ? n_all > n_bytes : n_all < 64);
+        dend_engine_free(e);
+    }
+    dend_model_free(model);
+}
+
 /* -- nothing leaks --------------------------------------------------------- */
 
 /* Open descriptors, where the system lists them; else 0. */
@@ -1010,6 +1056,7 @@ static const struct CMUnitTest tests_engine_plan[] = {
     cmocka_unit_test(test_plan_failed_allocations),
     cmocka_unit_test(test_plan_failed_reads),
     cmocka_unit_test(test_plan_failed_text),
+    cmocka_unit_test(test_plan_touched),
     cmocka_unit_test(test_plan_rounds),
 #if defined(PLAN_SCARCE) && PLAN_SCARCE
     cmocka_unit_test(test_plan_no_threads),

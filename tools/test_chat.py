@@ -65,6 +65,16 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(err.count(" written, "), 6)
         self.assertGreaterEqual(len(out.strip().split("\n")), 6)
 
+    def test_what_is_longer_than_the_context_is_not_sent(self):
+        with tempfile.TemporaryDirectory() as folder:
+            saved = os.path.join(folder, "chat")
+            status, _, err = self.run_chat(["Hello.", "word " * 400, "Goodbye."], "-c", "160", "-n", "8", "--save", saved)
+            self.assertEqual(status, 0, err)
+            self.assertIn("longer than the context", err)
+            self.assertNotIn("forgotten", err)
+            self.assertEqual(err.count(" written, "), 2)
+            self.assertTrue(os.path.getsize(saved) > 0)
+
     def start(self, *options):
         p = subprocess.Popen([CHAT, "-m", MODEL, "-t", "0"] + list(options), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, bufsize=0)

@@ -378,7 +378,10 @@ typedef struct dend_engine_desc {
     void *context_user;
     uint32_t release_budget; /* leaves (512 tokens) released by one drop or step; 0 = 64 */
     uint32_t n_prefixes; /* computed prefixes that are kept for reuse at most (dend_prefix_pin); 0 = none */
-    dend_jobs jobs;      /* the caller's job system instead of own threads */
+    bool
+        lazy_memory; /* create does not write to all of its memory: the system then gives each page at its first
+                            use, in the middle of a step, which can take milliseconds for a large one */
+    dend_jobs jobs; /* the caller's job system instead of own threads */
     dend_allocator allocator;
     dend_log log;
     uint32_t canary_end_; /* leave zero */

@@ -353,7 +353,7 @@ DEND_IMPL dend_status dend_engine_create(const dend_engine_desc *desc, dend_engi
     if (!e) {
         return DENDP_FAIL(err, DEND_ERR_MEMORY, "no memory for the engine", 0);
     }
-    memset(e, 0, sizeof *e);
+    memset(e, 0, d.lazy_memory ? sizeof *e : (size_t)plan.total_bytes); /* now, and not under a time limit */
     status = dendp_pool_open(&e->pool, d.n_threads, &d.jobs, err);
     if (status != DEND_OK) {
         dendp_free(&d.allocator, e, plan.total_bytes);
