@@ -28,7 +28,7 @@
 #define DENDP_HF_MAX_CONFIG (1u << 20)
 #define DENDP_HF_MAX_INDEX (64u << 20)
 #define DENDP_HF_MAX_SHARDS 1024u
-#define DENDP_HF_MAX_LOOKED (1u << 29) /* 65,536 tensors in any order, in 256 files with names of 60 bytes */
+#define DENDP_HF_MAX_LOOKED (1u << 28) /* 32,768 tensors in any order, in 256 files with names of 60 bytes */
 #define DENDP_HF_MAX_KVS 40u
 
 /* Integers of config.json that become keys. */

@@ -58,15 +58,15 @@ static size_t dendp_tok_piece_word(const dendp_tokenizer *t, const unsigned char
 
 /* The tokens of s[n], text of pieces without special tokens, n > 0. Returns: OK, MEMORY. */
 static dend_status dendp_tok_encode_pieces(dendp_tok_run *run, const unsigned char *s, size_t n, bool space) {
-    unsigned char small[DENDP_TOK_MEDIUM];
+    unsigned char room[DENDP_TOK_MEDIUM];
     dend_status status = DEND_OK;
     size_t at = 0;
     while ((at < n || space) && status == DEND_OK) {
         bool stand_in;
         size_t len = dendp_tok_piece_word(run->t, s + at, n - at, space, &stand_in), i, k = 0;
         if (space || stand_in) {
-            unsigned char *copy = small;
-            if (len >= sizeof small) {
+            unsigned char *copy = room;
+            if (len >= sizeof room) {
                 copy = (unsigned char *)dendp_tok_scratch(run, 1, (uint64_t)len + 1);
                 if (!copy) return DEND_ERR_MEMORY;
             }

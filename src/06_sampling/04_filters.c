@@ -102,7 +102,7 @@ static void dendp_stage_min_p(dendp_choice *c) {
 
 static void dendp_stage_typical(dendp_choice *c) {
     dendp_peak peak = dendp_choice_peak(c);
-    double mean = 0.0, mass = 0.0, far = 0.0;
+    double mean = 0.0, mass = 0.0, most = 0.0;
     uint32_t i, n = 0, kept, last = 0;
     for (i = 0; i < c->n; i++) {
         double d = (double)c->x[i] - (double)peak.max;
@@ -114,14 +114,14 @@ static void dendp_stage_typical(dendp_choice *c) {
     kept = dendp_nearest(c->x, c->ids, n, mean, peak.max, (double)c->p->typical_p * peak.total, &mass);
     for (i = 0; i < kept; i++) { /* the last one to be kept says which are */
         double way = dendp_way(c->x, c->ids[i], mean);
-        if (way > far || (way >= far && c->ids[i] > last)) {
-            far = way;
+        if (way > most || (way >= most && c->ids[i] > last)) {
+            most = way;
             last = c->ids[i];
         }
     }
     for (i = 0; i < c->n; i++) {
         double way = dendp_way(c->x, i, mean);
-        c->x[i] = way > far || (way >= far && i > last) ? DENDP_GONE : c->x[i];
+        c->x[i] = way > most || (way >= most && i > last) ? DENDP_GONE : c->x[i];
     }
 }
 
