@@ -25,6 +25,7 @@ its name, file, line and fix:
     title        no two rooms have one title
     bytes        no tab, CR, byte outside ASCII or trailing whitespace; the file ends with one newline
     include      a room includes system headers only, in angle brackets
+    word         no identifier is near, far or small, which Windows' headers define as macros
     prototype    a private function is defined before its use, never declared
     definition   a private function is defined in one room only
     order        no room calls a function that is defined only in a later room
@@ -271,6 +272,13 @@ def check_includes(room):
                           "remove it: rooms see all rooms above them, and of other files only system headers")
 
 
+def check_words(room):
+    """Words that Windows' headers define as macros."""
+    for n, line in enumerate(strip_all(room.text).split("\n"), start=1):
+        for m in re.finditer(r"(?<![\w#.])(near|far|small)\b", line):
+            yield Refusal("word", room.path, n, "%s is a macro of Windows' headers" % m.group(1), "take another word")
+
+
 def check_functions(rooms):
     """The rules prototype, definition and order. The front rooms only declare, so they are exempt."""
     first = {}  # function -> index of the first room that defines it
@@ -412,6 +420,7 @@ def amalgamate(root):
     titles = {}
     for room in rooms:
         refusals += list(check_bytes(room)) + list(check_banner(room, titles)) + list(check_includes(room))
+        refusals += list(check_words(room))
     refusals += list(check_functions(rooms))
     switches, more = read_switches(rooms)
     version, even_more = read_version(rooms)

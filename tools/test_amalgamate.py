@@ -288,6 +288,15 @@ class Code(TreeTest):
     def test_include_of_the_header_itself(self):
         self.refused("include", BASE, self.add(BASE, "#  include <dendrite.h>\n"))
 
+    def test_words_that_windows_defines(self):
+        for word in ("near", "far", "small"):
+            self.setUp()
+            self.refused("word", BASE, self.add(BASE, "static int %s;\n" % word))
+
+    def test_such_words_in_comments_literals_and_longer_names_are_fine(self):
+        self.add(BASE, '/* near, far, small */\nstatic const char nearer[] = "far"; /* small */\n')
+        self.accepted()
+
     def test_include_inside_a_comment_is_fine(self):
         self.add(BASE, '/*\n#include "dendrite.h"\n*/\n#include <string.h> /* memcpy */\n')
         self.accepted()
