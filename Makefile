@@ -88,8 +88,9 @@ help: ## this list
 # A fresh clone has files of one age in any order, and may meet a machine without Python: then the header that is
 # committed is taken as it is.
 dendrite.h: $(ROOMS) tools/amalgamate.py LICENSE
-	@if command -v $(PYTHON) > /dev/null; then $(PYTHON) tools/amalgamate.py -o $@; touch $@; \
-	else echo 'no $(PYTHON): dendrite.h is taken as it is'; touch $@; fi
+	@if command -v $(PYTHON) > /dev/null; then $(PYTHON) tools/amalgamate.py -o $@; \
+	else echo 'no $(PYTHON): dendrite.h is taken as it is'; fi
+	@touch $@
 
 .PHONY: header dev
 header: dendrite.h ## generate dendrite.h from src/

@@ -868,6 +868,21 @@ static void tok_refusals(void **state) {
     tok_refused(&f, DEND_ERR_FORMAT, f.value);
 }
 
+/* An array of n strings, which are to follow. */
+static void tok_key_array(tok_file *f, const char *key, uint32_t n) {
+    tok_key(f, key, DENDP_GGUF_ARRAY);
+    tok_put_int(f, DENDP_GGUF_STRING, 4);
+    tok_put_int(f, n, 8);
+}
+
+/* A vocabulary of byte-level BPE, whose n tokens are to follow. */
+static void tok_begin_tokens(tok_file *f, uint32_t n) {
+    tok_begin(f);
+    tok_key_string(f, TOK_E "model", "gpt2");
+    tok_key_string(f, TOK_E "pre", "gpt-2");
+    tok_key_array(f, TOK_E "tokens", n);
+}
+
 /* Tokens that all want the same few places of the table: as many as a look-up looks at are taken, and found; of
  * more, the first that lies too far is refused. */
 static void tok_colliding_tokens(void **state) {
@@ -890,12 +905,7 @@ static void tok_colliding_tokens(void **state) {
     }
     for (pass = 0; pass < 2; pass++) {
         n = pass ? MOST : FEW;
-        tok_begin(&f);
-        tok_key_string(&f, TOK_E "model", "gpt2");
-        tok_key_string(&f, TOK_E "pre", "gpt-2");
-        tok_key(&f, TOK_E "tokens", DENDP_GGUF_ARRAY);
-        tok_put_int(&f, DENDP_GGUF_STRING, 4);
-        tok_put_int(&f, n, 8);
+        tok_begin_tokens(&f, n);
         for (i = 0; i < n; i++) {
             elem[i] = f.n;
             tok_put_string(&f, text[i], 5);
@@ -947,12 +957,7 @@ static void tok_colliding_merges(void **state) {
             }
         }
         assert_int_equal(n, MERGES);
-        tok_begin(&f);
-        tok_key_string(&f, TOK_E "model", "gpt2");
-        tok_key_string(&f, TOK_E "pre", "gpt-2");
-        tok_key(&f, TOK_E "tokens", DENDP_GGUF_ARRAY);
-        tok_put_int(&f, DENDP_GGUF_STRING, 4);
-        tok_put_int(&f, BASE + MERGES, 8);
+        tok_begin_tokens(&f, BASE + MERGES);
         for (i = 0; i < BASE; i++) {
             snprintf(text, sizeof text, "%c%c", letters[i / 52], letters[i % 52]);
             tok_put_string(&f, text, 2);
@@ -960,9 +965,7 @@ static void tok_colliding_merges(void **state) {
         for (i = 0; i < 2 * MERGES; i++) { /* what the pairs make, and then the merges themselves */
             const uint32_t *p = pairs[i % MERGES];
             if (i == MERGES) {
-                tok_key(&f, TOK_E "merges", DENDP_GGUF_ARRAY);
-                tok_put_int(&f, DENDP_GGUF_STRING, 4);
-                tok_put_int(&f, MERGES, 8);
+                tok_key_array(&f, TOK_E "merges", MERGES);
             }
             elem[i % MERGES] = f.n;
             snprintf(text, sizeof text, i < MERGES ? "%c%c%c%c" : "%c%c %c%c", letters[p[0] / 52],

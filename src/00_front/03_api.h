@@ -378,15 +378,15 @@ typedef struct dend_engine_desc {
     void *context_user;
     uint32_t release_budget; /* leaves (512 tokens) released by one drop or step; 0 = 64 */
     uint32_t n_prefixes; /* computed prefixes that are kept for reuse at most (dend_prefix_pin); 0 = none */
-    bool
-        lazy_memory; /* create does not write to all of its memory: the system then gives each page at its first
-                            use, in the middle of a step, which can take milliseconds for a large one */
-    dend_jobs jobs; /* the caller's job system instead of own threads */
+    bool lazy_memory;    /* create does not write to all memory: pages come at first use, see below */
+    dend_jobs jobs;      /* the caller's job system instead of own threads */
     dend_allocator allocator;
     dend_log log;
     uint32_t canary_end_; /* leave zero */
 } dend_engine_desc;
-/* n_window_blocks: 0 or n_blocks keeps K and V of the whole text in every layer, so that sliding layers are never why
+/* lazy_memory: the system gives a page when it is first written to, which can take milliseconds for a large one, in
+ * the middle of a step. So create writes to all that it holds, unless this is set.
+ * n_window_blocks: 0 or n_blocks keeps K and V of the whole text in every layer, so that sliding layers are never why
  * a call fails and sequences rewind to any length. With fewer, steps give up what lies behind the window: memory
  * for long texts shrinks to little more than that of the other layers, dend_seq_info.rewind_min rises with the
  * text, and appends of more tokens at once than the blocks hold beside the windows of all sequences give

@@ -26,9 +26,9 @@
  * full: of a token by its text, and of a merge by its two tokens. A file that
  * means harm can make all of them want one place; so nothing lies further than
  * 512 places from where its hash would have it, no look-up looks further, and
- * what would is refused. (By chance none comes near that: in a table that is half
- * full the longest way of 2^24 keys is some 100 places.) Special tokens also lie
- * in a list sorted by their bytes, for the longest with which a text begins.
+ * what would is refused. (By chance none comes near that: of 2^24 random keys in
+ * a table that is half full the furthest lay 53 places away.) Special tokens also
+ * lie in a list sorted by their bytes, for the longest with which a text begins.
  *
  * Merges that name unknown tokens are refused; so are two tokens of one text.
  * A byte is a token only if that token's bytes are the byte, and a merge counts

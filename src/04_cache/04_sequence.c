@@ -122,7 +122,7 @@ typedef struct dendp_cache {
     uint32_t first_free_logits, n_free_logits;
     uint32_t first_waiting, last_waiting; /* queue of records */
     uint64_t n_streams, n_forks, n_block_copies;
-    uint32_t *closed; /* a callback of a session (04.06) runs: to it all handles are stale */
+    bool closed; /* a callback of a session (04.06) runs: to it all handles are stale */
     /* Who holds blocks and nodes for nobody's sake gives some up when they run
      * short; false when there is nothing more. `record` (or DENDP_NONE) is about
      * to copy its tail, because others name it. NULL: nobody does. */
@@ -186,7 +186,6 @@ static void dendp_cache_carve(dendp_cache *c, const dendp_cache_desc *desc, dend
     c->slots = (dendp_slot *)dendp_carve(carver, n_seqs, sizeof *c->slots);
     c->logits_count = (uint32_t *)dendp_carve(carver, desc->n_logits, sizeof(uint32_t));
     c->logits_next = (uint32_t *)dendp_carve(carver, desc->n_logits, sizeof(uint32_t));
-    c->closed = (uint32_t *)dendp_carve(carver, 1, sizeof *c->closed);
 }
 
 /* Everything free. */
@@ -216,7 +215,7 @@ static void dendp_cache_reset(dendp_cache *c) {
     c->n_free_logits = c->desc.n_logits;
     c->first_waiting = c->last_waiting = DENDP_NONE;
     c->n_streams = c->n_forks = c->n_block_copies = 0;
-    *c->closed = 0;
+    c->closed = false;
 }
 
 /* Creates a cache in one allocation of *bytes, for engines and for tests that
@@ -422,7 +421,7 @@ static uint32_t dendp_record_own(dendp_cache *c, dendp_slot *slot) {
 /* The slot of a live handle, or NULL. */
 static dendp_slot *dendp_cache_slot(const dendp_cache *c, dend_seq seq) {
     dendp_slot *slot;
-    if (seq.slot >= c->desc.n_seqs || *c->closed) {
+    if (seq.slot >= c->desc.n_seqs || c->closed) {
         return NULL;
     }
     slot = &c->slots[seq.slot];

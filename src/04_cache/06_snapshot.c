@@ -613,7 +613,7 @@ static dend_status dendp_cache_save(dendp_snapshot *s, const dend_seq *seqs, con
     }
     w->to = to;
     w->failed = false;
-    *s->cache->closed = 1; /* for what the writer may try */
+    s->cache->closed = true; /* for what the writer may try */
     dendp_check_begin(&w->all);
     dendp_check_begin(&w->section);
     dendp_sink_put(w, &h, sizeof h);
@@ -626,7 +626,7 @@ static dend_status dendp_cache_save(dendp_snapshot *s, const dend_seq *seqs, con
     dendp_snapshot_put_records(s, w);
     dendp_snapshot_put_sequences(s, w, tags);
     if (!dendp_snapshot_put_sidecars(s, w, h.side_bytes)) {
-        *s->cache->closed = 0;
+        s->cache->closed = false;
         return DEND_ERR_UNSUPPORTED;
     }
     for (g = 0; g < s->cache->desc.n_groups; g++) {
@@ -638,6 +638,6 @@ static dend_status dendp_cache_save(dendp_snapshot *s, const dend_seq *seqs, con
     dendp_sink_begin(w, DENDP_SECTION_END, 0, 0, sizeof all);
     dendp_sink_put(w, &all, sizeof all);
     dendp_sink_end(w);
-    *s->cache->closed = 0;
+    s->cache->closed = false;
     return w->failed ? DEND_ERR_IO : DEND_OK;
 }

@@ -620,8 +620,8 @@ static dend_status dendp_cache_restore(dendp_snapshot *s, const dend_reader *rea
                                        uint32_t n_vocab, dend_seq *out, uint64_t *tags, uint32_t cap,
                                        uint32_t *n, dend_error *err) {
     dend_status status;
-    *s->cache->closed = 1; /* for what the reader may try */
+    s->cache->closed = true; /* for what the reader may try */
     status = dendp_snapshot_get_all(s, reader, fingerprint, n_vocab, out, tags, cap, n, err);
-    *s->cache->closed = 0;
+    s->cache->closed = false;
     return status;
 }

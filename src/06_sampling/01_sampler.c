@@ -53,15 +53,15 @@
  * the nearer ones tells in which part the last token is, and that part is divided
  * again ("Find": Hoare, CACM 1961, with masses for counts). On average that reads
  * each token about three times. Pivots that keep missing, as for logits made for
- * that, end in a heap, so that the worst case is O(n log n).
+ * that, end in sorting, so that the worst case is O(n log n).
  * ======================================================================== */
 
 #define DENDP_NOISE_MOST 37.5 /* above any dendp_gumbel */
 #define DENDP_BAND 4.0        /* top_p first takes the logits within this of the best, */
 #define DENDP_BAND_GROWS 1.25 /* then those within so many times as much, */
 #define DENDP_BAND_MOST 16.0  /* and all, once it is beyond this */
-#define DENDP_FEW 16u         /* tokens that a heap sorts */
-#define DENDP_PIVOTS 64u      /* most divisions; 50 are rare at 2^20 tokens */
+#define DENDP_FEW 16u         /* tokens that are sorted, not divided */
+#define DENDP_PIVOTS 64u      /* most divisions */
 
 /* The logit that the rules see. */
 static float dendp_logit(const float *logits, uint32_t i) {
@@ -154,31 +154,16 @@ static double dendp_way(const float *logits, uint32_t id, double center) {
     return fabs((double)dendp_logit(logits, id) - center);
 }
 
-/* Sinks ids[i] in a heap of n of them whose first is the nearest to the center, of equal ones the lowest. */
-static void dendp_near_sink(const float *logits, double center, uint32_t *ids, uint32_t n, uint32_t i) {
-    const uint32_t id = ids[i];
-    const double way = dendp_way(logits, id, center);
-    for (;;) {
-        uint32_t child = 2 * i + 1;
-        double nearer;
-        if (child >= n) {
-            break;
-        }
-        nearer = dendp_way(logits, ids[child], center);
-        if (child + 1 < n) {
-            double right = dendp_way(logits, ids[child + 1], center);
-            if (right < nearer || (right <= nearer && ids[child + 1] < ids[child])) {
-                child++;
-                nearer = right;
-            }
-        }
-        if (way < nearer || (way <= nearer && id < ids[child])) {
-            break;
-        }
-        ids[i] = ids[child];
-        i = child;
-    }
-    ids[i] = id;
+/* Logits, and the place from which they are ranked by their ways. */
+typedef struct dendp_around {
+    const float *logits;
+    double center;
+} dendp_around;
+
+static int dendp_around_compare(const void *ctx, uint32_t a, uint32_t b) {
+    const dendp_around *around = (const dendp_around *)ctx;
+    double x = dendp_way(around->logits, a, around->center), y = dendp_way(around->logits, b, around->center);
+    return x < y ? -1 : x > y ? 1 : a < b ? -1 : a > b;
 }
 
 /* The middle one of three of ids [n]. */
@@ -198,8 +183,10 @@ static uint32_t dendp_pivot(const float *logits, const uint32_t *ids, uint32_t n
  * to the front, one at least; returns their number, n where all are not enough. */
 static uint32_t dendp_nearest(const float *logits, uint32_t *ids, uint32_t n, double center, float max,
                               double want, double *mass) {
-    uint32_t done = 0, end = n, turn, left, i; /* ids [done] are taken, those from `end` on are not */
-    uint32_t *heap;
+    uint32_t done = 0, end = n, turn, i; /* ids [done] are taken, those from `end` on are not */
+    dendp_around around;
+    around.logits = logits;
+    around.center = center;
     for (turn = 0; end - done > DENDP_FEW && turn < DENDP_PIVOTS; turn++) {
         uint32_t pivot = dendp_pivot(logits, ids + done, end - done, center, turn), in = done;
         double way = dendp_way(logits, pivot, center), nearer = 0.0;
@@ -220,20 +207,11 @@ static uint32_t dendp_nearest(const float *logits, uint32_t *ids, uint32_t n, do
             done = in;
         }
     }
-    heap = ids + done;
-    left = end - done;
-    for (i = left / 2; i-- > 0;) {
-        dendp_near_sink(logits, center, heap, left, i);
+    dendp_heap_sort(ids + done, end - done, dendp_around_compare, &around);
+    for (; done < end && (*mass < want || done == 0); done++) {
+        *mass += dendp_mass(logits, ids[done], max);
     }
-    for (; left > 0 && (*mass < want || left == end); left--) { /* what is taken goes behind the heap */
-        uint32_t id = heap[0];
-        *mass += dendp_mass(logits, id, max);
-        heap[0] = heap[left - 1];
-        heap[left - 1] = id;
-        dendp_near_sink(logits, center, heap, left - 1, 0);
-    }
-    memmove(heap, heap + left, (end - done - left) * sizeof *heap);
-    return end - left;
+    return done;
 }
 
 /* Writes the best tokens whose mass reaches `want` to ids [n], in no order, and returns their number. */

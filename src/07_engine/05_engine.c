@@ -447,8 +447,8 @@ DEND_IMPL void dend_engine_get_stats(const dend_engine *engine, dend_engine_stat
 /* -- sequences ------------------------------------------------------------------ */
 
 DEND_IMPL dend_status dend_seq_create(dend_engine *engine, dend_seq *out) {
-    return engine && out && !*engine->cache.closed ? dendp_cache_seq_create(&engine->cache, out)
-                                                   : DEND_ERR_ARGUMENT;
+    return engine && out && !engine->cache.closed ? dendp_cache_seq_create(&engine->cache, out)
+                                                  : DEND_ERR_ARGUMENT;
 }
 
 DEND_IMPL dend_status dend_seq_fork(dend_engine *engine, dend_seq parent, uint32_t flags, dend_seq *child) {

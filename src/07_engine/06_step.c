@@ -273,8 +273,8 @@ static dend_status dendp_step_run(dend_engine *e, uint64_t deadline_ns) {
 }
 
 DEND_IMPL dend_status dend_step(dend_engine *engine, uint64_t budget_us) {
-    return engine && !*engine->cache.closed ? dendp_step_run(engine, dendp_deadline(budget_us))
-                                            : DEND_ERR_ARGUMENT;
+    return engine && !engine->cache.closed ? dendp_step_run(engine, dendp_deadline(budget_us))
+                                           : DEND_ERR_ARGUMENT;
 }
 
 DEND_IMPL void dend_cancel(dend_engine *engine) {

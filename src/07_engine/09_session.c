@@ -45,8 +45,8 @@ DEND_IMPL dend_status dend_prefix_pin(dend_engine *engine, dend_seq seq, uint32_
 }
 
 DEND_IMPL dend_status dend_prefix_unpin(dend_engine *engine, const int32_t *tokens, size_t n) {
-    uint32_t e = engine && tokens && !*engine->cache.closed ? dendp_prefix_exact(&engine->prefixes, tokens, n)
-                                                            : DENDP_NONE;
+    uint32_t e = engine && tokens && !engine->cache.closed ? dendp_prefix_exact(&engine->prefixes, tokens, n)
+                                                           : DENDP_NONE;
     if (e == DENDP_NONE || engine->prefixes.entries[e].n_pins == 0) {
         return DEND_ERR_ARGUMENT;
     }
@@ -66,7 +66,7 @@ DEND_IMPL dend_status dend_prefix_lookup(const dend_engine *engine, const int32_
 }
 
 DEND_IMPL dend_status dend_prefix_clear(dend_engine *engine) {
-    if (!engine || *engine->cache.closed) {
+    if (!engine || engine->cache.closed) {
         return DEND_ERR_ARGUMENT;
     }
     dendp_prefix_clear(&engine->prefixes);
@@ -81,7 +81,7 @@ DEND_IMPL dend_status dend_save(const dend_engine *engine, const dend_seq *seqs,
     dendp_snapshot snapshot;
     uint64_t bytes = 0;
     dend_status status;
-    if (!engine || (!seqs && n) || (to && !to->write) || (!to && !n_bytes) || *engine->cache.closed) {
+    if (!engine || (!seqs && n) || (to && !to->write) || (!to && !n_bytes) || engine->cache.closed) {
         return DEND_ERR_ARGUMENT;
     }
     snapshot = engine->snapshot; /* counts of this call; the arrays are the engine's */
@@ -161,7 +161,7 @@ DEND_IMPL dend_status dend_restore(dend_engine *engine, const dend_reader *from,
     if (!engine || !from || !from->read || (!out && cap) || !n) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "engine, reader, out and n must be given", 0);
     }
-    if (*engine->cache.closed) {
+    if (engine->cache.closed) {
         return DENDP_FAIL(err, DEND_ERR_ARGUMENT, "a session is being saved or restored", 0);
     }
     snapshot = engine->snapshot;

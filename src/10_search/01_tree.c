@@ -145,8 +145,8 @@ struct dend_search {
     dendp_method_state state;
     uint64_t deadline_ns; /* of this call of step; 0 = none */
     bool running, free_asked, stop_asked, bad_value;
-    bool advancing, moved; /* lanes from next_lane on are still to take what the last batch has computed */
-    uint32_t next_lane;
+    uint32_t next_lane; /* > 0: lanes from this on are still to take what the last batch has computed */
+    bool moved;         /* one of those before has got on */
 };
 
 static dendp_search_node *dendp_snode_get(const dend_search *s, uint32_t node) {

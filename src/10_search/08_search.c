@@ -198,7 +198,8 @@ static void dendp_search_begin(dend_search *s, dend_seq root, uint32_t len, uint
     s->n_tokens_used = s->n_tokens_written = s->n_others_used = s->n_busy = 0;
     s->best = 0;
     s->time_ns = s->model_ns = s->choose_ns = s->judge_ns = s->fork_ns = 0;
-    s->stop_asked = s->bad_value = s->advancing = false;
+    s->stop_asked = s->bad_value = false;
+    s->next_lane = 0;
     s->n_blocks = 0;
     s->n_grown = 0;
     memset(&s->info, 0, sizeof s->info);
@@ -472,9 +473,7 @@ static dend_status dendp_search_flush(dend_search *s) {
 /* Takes all lanes one token further.  Returns: OK; NO_LOGITS when not one of them was served; PENDING when the
  * time is up before all of them: then again. */
 static dend_status dendp_search_advance(dend_search *s) {
-    if (!s->advancing) {
-        s->advancing = true;
-        s->next_lane = 0;
+    if (s->next_lane == 0) {
         s->moved = s->n_busy == 0;
     }
     while (s->next_lane < s->desc.n_lanes && !s->free_asked && !dendp_search_is_over(s)) {
@@ -492,7 +491,7 @@ static dend_status dendp_search_advance(dend_search *s) {
             return DEND_PENDING;
         }
     }
-    s->advancing = false;
+    s->next_lane = 0;
     return s->moved || s->info.end != DEND_SEARCH_RUNNING ? DEND_OK : DEND_ERR_NO_LOGITS;
 }
 
@@ -536,7 +535,7 @@ static dend_status dendp_search_batch(dend_search *s) {
 }
 
 static dend_status dendp_search_turn(dend_search *s) {
-    dend_status status = s->advancing ? DEND_OK : dendp_search_batch(s);
+    dend_status status = s->next_lane > 0 ? DEND_OK : dendp_search_batch(s);
     if (status == DEND_OK) {
         status = dendp_search_advance(s);
         if (status == DEND_ERR_NO_LOGITS && dendp_search_release_logits(s)) {
